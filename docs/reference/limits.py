@@ -12,7 +12,7 @@ from tablegate.gateway.http.h2 import connection as http2
 from tablegate.gateway.http.h2 import stream as http2_stream
 from tablegate.gateway.http.h2.headers import HEADER_BYTES_MAX
 from tablegate.gateway.http.rpc import calls, turns
-from tablegate.gateway.query import index_reads
+from tablegate.gateway.query import index_reads, masks
 from tablegate.gateway.query.limits import DEFAULT_LIMITS as QUERY
 from tablegate.gateway.query.subscribe import selections
 
@@ -63,6 +63,11 @@ def _of_requests() -> list[tuple[str, str, str]]:
             "keys of a BatchGet; rows of a page",
             f"{queries.BATCH_KEYS_MAX:,}; {queries.PAGE_SIZE_MAX:,} and {_bytes(QUERY.page_bytes_max)}",
             "TOO_MANY_KEYS; the page ends early, with a token",
+        ),
+        (
+            "paths of a field mask",
+            f"{masks.PATHS_MAX:,}; the {masks.MASKS_MAX} masks of a query that were used last are kept compiled",
+            "INVALID_ARGUMENT, INVALID_FIELD; others are compiled again",
         ),
         (
             "header fields",

@@ -146,9 +146,40 @@ def test_a_scan_that_fails_leaves_the_file_as_it_was(address: str, tmp_path: Pat
     assert file.read_text() == "old"
 
 
+@pytest.mark.parametrize("command", [["get", "movie_id=7"], ["get", "movie_id=7", "movie_id=8"], ["range"], ["scan"]])
+def test_fields_that_were_not_asked_for_are_not_shown(address: str, command: list[str]) -> None:
+    words = [command[0], "ratings", *command[1:], "--address", address]
+    for name in ("rating_count", "ratingCount", "rating_count, rating_count"):
+        rows = _rows(_run(*words, "--fields", name, "--json"))
+        assert {tuple(row) for row in rows} == {("movie_id", "rating_count")}
+    assert _run(*words, "--fields", "rating_count").stdout.split()[:3] == [
+        "movie_id",
+        "rating_count",
+        rows[0]["movie_id"],
+    ]
+    [times] = _rows(_run("get", "ratings", "movie_id=7", "--fields", "update_time", "--address", address, "--json"))
+    assert [*times] == ["movie_id", "update_time"]
+    assert len(_rows(_run(*words, "--fields", "*", "--json"))[0]) == 4
+
+
+def test_files_have_the_fields_that_were_asked_for(address: str, tmp_path: Path) -> None:
+    for name in ("r.csv", "r.parquet", "r.arrow"):
+        words = ["scan", "ratings", "--fields", "rating_count", "-o", str(tmp_path / name), "--address", address]
+        assert _run(*words).exit_code == 0
+    assert (tmp_path / "r.csv").read_text().startswith("movie_id,rating_count\n")
+    parquet = pq.read_table(tmp_path / "r.parquet")
+    assert parquet.column_names == ["movie_id", "rating_count"]
+    assert pa.ipc.open_stream(tmp_path / "r.arrow").read_all() == parquet
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (
+            ["get", "ratings", "movie_id=1", "--fields", "mean"],
+            'field "--fields": names "mean", and Rating has no such',
+        ),
+        (["scan", "ratings", "--fields", ""], 'field "--fields": names a path at place 0'),
         (["get", "ratings", "movie_id=100000"], "NOT_FOUND (ROW_NOT_FOUND)"),
         (["get", "rating", "movie_id=1"], 'this gateway has no table "rating": it has ratings'),
         (["get", "ratings", "movie=1"], 'GetRatingRequest has no field "movie"'),

@@ -82,7 +82,8 @@ def test_ratings():
     }
     assert [one["name"] for one in options] == [
         f"readOptions.{name}" for name in ("minimizeLatency", "atLeast", "maxStaleness", "latest", "maxWait")
-    ]
+    ] + ["readMask"]
+    assert options[-1]["schema"] == {"type": "string"}
     assert options[0]["description"] == "Not with atLeast, maxStaleness, latest."
     assert set(get["responses"]) == {"200", "404", "default"}
     batch = document["paths"]["/v1/ratings:batchGet"]["post"]["requestBody"]["content"]["application/json"]

@@ -10,9 +10,11 @@ import typer
 from google.protobuf.message import Message
 
 from tablegate.gateway.cli import row_files, show
-from tablegate.gateway.cli.connecting import LOCAL, Address, AsJson, AskError, NotServedHere, gateway_at
+from tablegate.gateway.cli.connecting import LOCAL, Address, AsJson, AskError, Gateway, NotServedHere, gateway_at
 from tablegate.gateway.cli.errors import fail
 from tablegate.gateway.cli.row_files import Format
+from tablegate.gateway.query.errors import InvalidField
+from tablegate.gateway.query.masks import Wanted, wanted_of
 
 TableName = Annotated[str, typer.Argument(help="Name of the table.", metavar="TABLE")]
 Fields = Annotated[
@@ -20,21 +22,49 @@ Fields = Annotated[
 ]
 
 
-def _print_rows(rows: Iterable[Message], *, as_json: bool) -> None:
+Shown = Annotated[
+    str | None,
+    typer.Option(
+        "--fields",
+        help="Only these fields of rows, and their keys: names with commas between; address.city is one of a message.",
+        metavar="NAMES",
+    ),
+]
+
+
+class _Mask:
+    """The fields that --fields names: `paths` for a request, `wanted` to print, with the key; None: all."""
+
+    def __init__(self, gateway: Gateway, table: str, shown: str | None) -> None:
+        self.paths = [] if shown is None else [name.strip() for name in shown.split(",")]
+        self.wanted: Wanted | None = None
+        try:
+            known = gateway.catalogue().tables.get(table)
+            wanted = None if known is None or shown is None else wanted_of("--fields", self.paths, known.row)
+        except (AskError, InvalidField) as error:
+            fail(error)
+        if known is not None and wanted is not None:
+            self.wanted = {**{column.name: None for column in known.key}, **wanted}
+
+
+def _print_rows(rows: Iterable[Message], mask: _Mask, *, as_json: bool) -> None:
     try:
         if as_json:
             for row in rows:
-                print(json.dumps(show.to_dict(row)), flush=True)
+                print(json.dumps(show.to_dict(row, mask.wanted)), flush=True)
         else:
-            show.rows(list(rows))
+            show.rows(list(rows), mask.wanted)
     except AskError as error:
         fail(error)
 
 
-def get(table: TableName, fields: Fields = None, address: Address = LOCAL, as_json: AsJson = False) -> None:
+def get(
+    table: TableName, fields: Fields = None, shown: Shown = None, address: Address = LOCAL, as_json: AsJson = False
+) -> None:
     """Get the row of a key: [bold]tablegate get ratings movie_id=362[/bold]. Repeat a column to get several rows."""
     with gateway_at(address) as gateway:
-        _print_rows(gateway.get(table, fields or []), as_json=as_json)
+        mask = _Mask(gateway, table, shown)
+        _print_rows(gateway.get(table, fields or [], mask.paths), mask, as_json=as_json)
 
 
 def range_(
@@ -42,18 +72,22 @@ def range_(
     fields: Fields = None,
     limit: Annotated[int | None, typer.Option(help="Print at most this many rows.", min=1)] = 50,
     descending: Annotated[bool, typer.Option("--descending", help="Start with the highest key.")] = False,
+    shown: Shown = None,
     address: Address = LOCAL,
     as_json: AsJson = False,
 ) -> None:
     """List rows in key order: [bold]tablegate range ratings movie_id_from=300 --limit 10[/bold]."""
     with gateway_at(address) as gateway:
-        _print_rows(gateway.range(table, fields or [], limit=limit, descending=descending), as_json=as_json)
+        mask = _Mask(gateway, table, shown)
+        rows = gateway.range(table, fields or [], limit=limit, descending=descending, mask=mask.paths)
+        _print_rows(rows, mask, as_json=as_json)
 
 
 def scan(
     table: TableName,
     fields: Fields = None,
     limit: Annotated[int | None, typer.Option(help="Give at most this many rows. Default: all rows.", min=1)] = None,
+    shown: Shown = None,
     form: Annotated[
         Format | None,
         typer.Option(
@@ -76,13 +110,14 @@ def scan(
     For pandas, Polars or DuckDB: [bold]tablegate scan ratings -o ratings.parquet[/bold].
     """
     with gateway_at(address) as gateway:
+        mask = _Mask(gateway, table, shown)
         try:
             wanted = row_files.format_of(form, output, as_json=as_json)
-            rows = gateway.scan(table, fields or [], limit=limit)
+            rows = gateway.scan(table, fields or [], limit=limit, mask=mask.paths)
             if wanted is Format.TABLE:
-                show.rows(list(rows))
+                show.rows(list(rows), mask.wanted)
             else:
-                row_files.write_rows(rows, gateway.row_class(table), wanted, output)
+                row_files.write_rows(rows, gateway.row_class(table), wanted, output, mask.wanted)
         except AskError as error:
             fail(error)
 

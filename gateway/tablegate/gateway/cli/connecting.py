@@ -258,20 +258,23 @@ class Gateway:
                 ) from None
             raise
 
-    def get(self, table: str, arguments: Sequence[str]) -> Iterator[Message]:
-        """Yield the row of the key, or of several keys if a column is given more than once."""
+    def get(self, table: str, arguments: Sequence[str], mask: Sequence[str] = ()) -> Iterator[Message]:
+        """Yield the row of the key, or of several keys if a column is given more than once; of it what `mask` names."""
         catalogue = self.catalogue()
         if max(Counter(argument.partition("=")[0] for argument in arguments).values(), default=0) > 1:
-            yield from self._batch_get(catalogue, table, arguments)
+            yield from self._batch_get(catalogue, table, arguments, mask)
             return
         query = _query(catalogue, table, GetQuery, "Get")
         request = _message(query.request_class(), _fields(arguments))
         _check_key(table, (param.field.name for param in query.params), _fields(arguments))
+        _set_mask(query, request, mask)
         response = self._unary(query, request)
         if response.HasField(query.row.name):
             yield getattr(response, query.row.name)
 
-    def _batch_get(self, catalogue: Catalogue, table: str, arguments: Sequence[str]) -> Iterator[Message]:
+    def _batch_get(
+        self, catalogue: Catalogue, table: str, arguments: Sequence[str], mask: Sequence[str]
+    ) -> Iterator[Message]:
         query = _query(catalogue, table, BatchGetQuery, "BatchGet")
         columns: dict[str, list[str]] = {}
         for argument in arguments:
@@ -284,15 +287,19 @@ class Gateway:
             keys = [key for column in columns.values() for key in column]
         request = _message(query.request_class(), {query.keys.name: keys})
         _check_key(table, (field.name for field in query.key_fields), columns)
+        _set_mask(query, request, mask)
         response = self._unary(query, request)
         for result in getattr(response, query.results.name):
             if result.HasField(query.found.name):
                 yield getattr(result, query.found.name)
 
-    def range(self, table: str, arguments: Sequence[str], *, limit: int | None, descending: bool) -> Iterator[Message]:
-        """Yield at most `limit` rows in key order, page by page."""
+    def range(
+        self, table: str, arguments: Sequence[str], *, limit: int | None, descending: bool, mask: Sequence[str] = ()
+    ) -> Iterator[Message]:
+        """Yield at most `limit` rows in key order, page by page; of each what `mask` names."""
         query = _query(self.catalogue(), table, RangeQuery, "Range")
         request: Any = _message(query.request_class(), _fields(arguments))
+        _set_mask(query, request, mask)
         if descending:
             if query.order is None:
                 raise AskError(f'the Range of table "{table}" has no order field: remove --descending')
@@ -309,10 +316,13 @@ class Gateway:
             setattr(request, query.page_token.name, token)
             remaining = None if remaining is None else remaining - len(rows)
 
-    def scan(self, table: str, arguments: Sequence[str], *, limit: int | None) -> Iterator[Message]:
-        """Yield at most `limit` of the rows that pass the filters."""
+    def scan(
+        self, table: str, arguments: Sequence[str], *, limit: int | None, mask: Sequence[str] = ()
+    ) -> Iterator[Message]:
+        """Yield at most `limit` of the rows that pass the filters; of each what `mask` names."""
         query = _query(self.catalogue(), table, ScanQuery, "Scan")
         request = _message(query.request_class(), _fields(arguments))
+        _set_mask(query, request, mask)
         if limit is not None and query.scan_options is not None:
             getattr(request, query.scan_options.name).limit = limit
         call = self._channel.unary_stream(
@@ -412,6 +422,15 @@ def _check_key(table: str, wanted: Iterable[str], given: Collection[str]) -> Non
     missing = [name for name in wanted if name not in given]
     if missing:
         raise AskError(f'"{missing[0]}" of the key of table "{table}" is missing: add {missing[0]}=VALUE')
+
+
+def _set_mask(query: Query, request: Any, paths: Sequence[str]) -> None:
+    if not paths:
+        return
+    if query.read_mask is None:
+        name = request.DESCRIPTOR.name
+        raise AskError(f"{name} has no field mask: remove --fields, or give the message a google.protobuf.FieldMask")
+    getattr(request, query.read_mask.name).paths.extend(paths)
 
 
 def _message(message: Message, fields: dict[str, Any]) -> Message:

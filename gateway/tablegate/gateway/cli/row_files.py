@@ -18,6 +18,7 @@ from rich.console import Console
 
 from tablegate.gateway.cli import show
 from tablegate.gateway.cli.connecting import AskError
+from tablegate.gateway.query.masks import Wanted
 
 
 class Format(Enum):
@@ -48,11 +49,16 @@ def format_of(form: Format | None, output: Path | None, *, as_json: bool) -> For
     return form or (Format.JSON if as_json else Format.TABLE)
 
 
-def write_rows(rows: Iterable[Message], row: type[Message], form: Format, output: Path | None) -> None:
-    """Write rows of a class to a file or, without one, to stdout. Raise `AskError`, and what `rows` raises."""
+def write_rows(
+    rows: Iterable[Message], row: type[Message], form: Format, output: Path | None, wanted: Wanted | None = None
+) -> None:
+    """Write rows of a class to a file or, without one, to stdout. Raise `AskError`, and what `rows` raises.
+
+    `wanted`: what of rows; None: all. Arrow and Parquet have columns, and of each all that is in it.
+    """
     write = {Format.JSON: _write_json, Format.CSV: _write_csv, Format.ARROW: _write_arrow}.get(form, _write_parquet)
     with _opened(output) as out, _counted(rows, shown=output is not None) as counted:
-        write(counted, row, out)
+        write(counted, row, out, wanted)
 
 
 def _opened(output: Path | None) -> AbstractContextManager[IO[bytes]]:
@@ -93,20 +99,24 @@ def _counted(rows: Iterable[Message], *, shown: bool) -> Iterator[Iterator[Messa
         yield iter(progress.track(rows))
 
 
-def _write_json(rows: Iterable[Message], _: type[Message], out: IO[bytes]) -> None:
-    for row in rows:
-        out.write(f"{json.dumps(show.to_dict(row))}\n".encode())
-
-
-def _write_csv(rows: Iterable[Message], row: type[Message], out: IO[bytes]) -> None:
-    """Write a line of names, and a line each row: what is not set is empty, lists and messages are JSON."""
+def _columns(row: type[Message], wanted: Wanted | None) -> list[str]:
     descriptor: Any = row.DESCRIPTOR
-    names = [field.name for field in descriptor.fields]
+    return [field.name for field in descriptor.fields if wanted is None or field.name in wanted]
+
+
+def _write_json(rows: Iterable[Message], _: type[Message], out: IO[bytes], wanted: Wanted | None) -> None:
+    for row in rows:
+        out.write(f"{json.dumps(show.to_dict(row, wanted))}\n".encode())
+
+
+def _write_csv(rows: Iterable[Message], row: type[Message], out: IO[bytes], wanted: Wanted | None) -> None:
+    """Write a line of names, and a line each row: what is not set is empty, lists and messages are JSON."""
+    names = _columns(row, wanted)
     text = TextIOWrapper(out, "utf-8", newline="", write_through=True)
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(names)
     for each in rows:
-        values = show.to_dict(each)
+        values = show.to_dict(each, wanted)
         lines.writerow([_csv_cell(values.get(name)) for name in names])
     text.detach()
 
@@ -115,21 +125,24 @@ def _csv_cell(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | dict | list) else value
 
 
-def _write_arrow(rows: Iterable[Message], row: type[Message], out: IO[bytes]) -> None:
+def _write_arrow(rows: Iterable[Message], row: type[Message], out: IO[bytes], wanted: Wanted | None) -> None:
     import pyarrow as pa
 
     from tablegate.client.arrow import arrow_schema, record_batches
 
-    with pa.ipc.new_stream(out, arrow_schema(row)) as stream:
+    names = _columns(row, wanted)
+    with pa.ipc.new_stream(out, pa.schema([arrow_schema(row).field(name) for name in names])) as stream:
         for batch in record_batches(rows, row):
-            stream.write_batch(batch)
+            stream.write_batch(batch.select(names))
 
 
-def _write_parquet(rows: Iterable[Message], row: type[Message], out: IO[bytes]) -> None:
+def _write_parquet(rows: Iterable[Message], row: type[Message], out: IO[bytes], wanted: Wanted | None) -> None:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     from tablegate.client.arrow import arrow_schema, record_batches
 
-    with pq.ParquetWriter(out, arrow_schema(row)) as file:
+    names = _columns(row, wanted)
+    with pq.ParquetWriter(out, pa.schema([arrow_schema(row).field(name) for name in names])) as file:
         for batch in record_batches(rows, row):
-            file.write_batch(batch)
+            file.write_batch(batch.select(names))

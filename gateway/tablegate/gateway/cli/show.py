@@ -19,6 +19,7 @@ from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.columns import is_map, is_message, is_money
 from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query.masks import Wanted
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, GatewayRecord, ReplicaPhase
 from tablegate.v1.status_pb2 import (
     ExplainResponse,
@@ -37,8 +38,16 @@ OUT = Console(highlight=False)
 _AS_IN_CONTRACT = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
 
 
-def to_dict(message: Message) -> dict[str, Any]:
-    """Return `message` as protobuf's JSON has it, with the contract's field names and unset fields shown."""
+def to_dict(message: Message, wanted: Wanted | None = None) -> dict[str, Any]:
+    """Return `message` as protobuf's JSON has it, with the contract's field names and unset fields shown.
+
+    `wanted`: only these fields, as others were not asked for; None: all.
+    """
+    value = _as_dict(message)
+    return value if wanted is None else _only(value, wanted)
+
+
+def _as_dict(message: Message) -> dict[str, Any]:
     descriptor: Any = message.DESCRIPTOR
     pool = descriptor.file.pool
     try:
@@ -51,34 +60,42 @@ def to_dict(message: Message) -> dict[str, Any]:
         return shown
 
 
-def rows(messages: Sequence[Message]) -> None:
-    """Print rows of one message type as a table."""
+def _only(value: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
+    return {
+        name: value[name] if inner is None or not isinstance(value[name], dict) else _only(value[name], inner)
+        for name, inner in wanted.items()
+        if name in value
+    }
+
+
+def rows(messages: Sequence[Message], wanted: Wanted | None = None) -> None:
+    """Print rows of one message type as a table, of the columns that are `wanted`; None: all."""
     if not messages:
         Console(stderr=True).print("no rows")
         return
-    table = empty_table(messages[0].DESCRIPTOR)
+    table = empty_table(messages[0].DESCRIPTOR, wanted)
     for message in messages:
-        table.add_row(*cells(message))
+        table.add_row(*cells(message, wanted))
     OUT.print(table)
 
 
-def empty_table(row: Any) -> Table:
-    """Return a table with the columns of a row, whose descriptor is given."""
+def empty_table(row: Any, wanted: Wanted | None = None) -> Table:
+    """Return a table with the columns of a row, whose descriptor is given, that are `wanted`."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for field in row.fields:
+    for field in _shown(row, wanted):
         is_number = not field.is_repeated and (field.cpp_type <= field.CPPTYPE_FLOAT or is_money(field))
         table.add_column(field.name, justify="right" if is_number else "left")
     return table
 
 
-def cells(message: Message) -> list[str]:
+def cells(message: Message, wanted: Wanted | None = None) -> list[str]:
     """Return the columns of a row as texts: of a list an item each line, of a message its fields that are set."""
-    values = to_dict(message)
-    return [_cell(message, field, values.get(field.name, "")) for field in _fields(message)]
+    values = to_dict(message, wanted)
+    return [_cell(message, field, values.get(field.name, "")) for field in _shown(message.DESCRIPTOR, wanted)]
 
 
-def _fields(message: Message) -> Sequence[Any]:
-    return message.DESCRIPTOR.fields  # the stubs name one class twice
+def _shown(row: Any, wanted: Wanted | None) -> Sequence[Any]:
+    return [field for field in row.fields if wanted is None or field.name in wanted]
 
 
 def _cell(message: Message, field: Any, value: Any) -> str:
@@ -104,7 +121,7 @@ def _one(inside: Any, field: Any, value: Any) -> str:
     if is_money(field):
         return _decimal(inside)
     if is_message(field) and field.message_type.full_name != any_pb2.Any.DESCRIPTOR.full_name:
-        parts = {one.name: _cell(inside, one, value.get(one.name, "")) for one in _fields(inside)}
+        parts = {one.name: _cell(inside, one, value.get(one.name, "")) for one in _shown(inside.DESCRIPTOR, None)}
         return " ".join(f"{name}={text.replace(chr(10), ', ')}" for name, text in parts.items() if text)
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
 

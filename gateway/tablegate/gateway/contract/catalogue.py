@@ -166,6 +166,7 @@ class Query:
     default_timeout_s: float
     max_timeout_s: float
     read_options: FieldDescriptor | None  # of the request, type ReadOptions
+    read_mask: FieldDescriptor | None = None  # of the request, type google.protobuf.FieldMask
     read_info: FieldDescriptor | None  # of the response, type ReadInfo
 
 

@@ -226,7 +226,8 @@ def request_hasher(query: Query, view: bytes = b"") -> Callable[[Message], int]:
     alone.
 
     Method and params count, and the index that rows are read by. What may change from page to page does not: page size,
-    token, and the read, scan and subscribe options.
+    token, and the read, scan and subscribe options; nor the mask of a Range or a Scan, which says not which rows.
+    That of a Subscribe counts: a copy has rows of one mask.
     """
     path = query.path.encode()
     if isinstance(query, RangeQuery) and query.index is not None:
@@ -250,9 +251,9 @@ def _fields_that_may_change(query: Query) -> list[FieldDescriptor]:
     fields = [query.read_options]
     match query:
         case RangeQuery():
-            fields += [query.page_size, query.page_token]
+            fields += [query.page_size, query.page_token, query.read_mask]
         case ScanQuery():
-            fields += [query.scan_options]
+            fields += [query.scan_options, query.read_mask]
         case SubscribeQuery():
             fields += [query.subscribe_options]
     return [field for field in fields if field is not None]

@@ -35,6 +35,7 @@ from tablegate.gateway.query.forwarding import (
     unless_store_away,
 )
 from tablegate.gateway.query.index_reads import IndexKey, IndexReader, index_keys_reader, keys_by_partition
+from tablegate.gateway.query.masks import Trim, mask_reader
 from tablegate.gateway.query.requests import keys_reader, parse
 from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, several_trailer
@@ -167,13 +168,19 @@ class _BatchGetPlan:
         self.access = access
         self.keys_name = query.keys.name
         self.read_requirement = requirement_reader(query, access)
+        self.read_mask = mask_reader(query)
         self.info_field = None if query.read_info is None else FieldEncoder(query.read_info.number)
         self._found = FieldEncoder(query.found.number)
         self._missing = FieldEncoder(query.missing.number)
         self._result = FieldEncoder(query.results.number)
 
     def read(
-        self, request: Message, keys: Sequence[Any], requirement: ConsistencyRequirement | None, scope: Scope | None
+        self,
+        request: Message,
+        keys: Sequence[Any],
+        requirement: ConsistencyRequirement | None,
+        scope: Scope | None,
+        trim: Trim | None,
     ) -> _StoreRead:
         """Return what this gateway's store has of these keys of a request, from one snapshot."""
         access = self.access
@@ -193,7 +200,7 @@ class _BatchGetPlan:
                     if row is not None:
                         if rows[index] is not None:
                             self.by.check_one()
-                        rows[index] = row
+                        rows[index] = row if trim is None else trim(row)
         return _StoreRead(self._spliced(rows, getattr(request, self.keys_name)), served, positions)
 
     def _spliced(self, rows: list[bytes | None], keys: Sequence[Message]) -> bytes:
@@ -240,13 +247,16 @@ class BatchGetRead:
             raise TooManyKeys(key_count, query.max_keys)
         self._keys = plan.by.read_keys(request)
         self.requirement = plan.read_requirement(request)
+        self._trim = plan.read_mask(request)
         forwarded = call.forwarded
         self.scope = None if forwarded is None else plan.access.scope(forwarded)
 
     def local(self) -> bytes:
         """Return the answer from this gateway's store."""
         access, info_field = self.access, self._plan.info_field
-        results, served, positions = self._plan.read(self._request, self._keys, self.requirement, self.scope)
+        results, served, positions = self._plan.read(
+            self._request, self._keys, self.requirement, self.scope, self._trim
+        )
         self.call.set_trailer(access.trailer(served, positions))
         return results if info_field is None else results + info_field.encode(access.read_info(served, positions))
 
@@ -286,7 +296,7 @@ class BatchGetRead:
             some = indexes_of(partitions)
             keys = [self._keys[index] for index in some]
             scope = Scope(served.generation, partitions if is_anywhere else None, "")
-            attempt = partial(self._plan.read, self._request_for(some), keys, requirement, scope)
+            attempt = partial(self._plan.read, self._request_for(some), keys, requirement, scope, self._trim)
             read = await local_result(attempt, requirement, call)
             return self._partial(router.directory.own_id, some, read.results, read.positions)
 

@@ -31,6 +31,7 @@ from tablegate.gateway.query.errors import (
     resume_token_refused,
 )
 from tablegate.gateway.query.index_reads import IndexReader, index_key_reader, index_keys_reader, keys_by_partition
+from tablegate.gateway.query.masks import mask_reader
 from tablegate.gateway.query.range import RangePlan
 from tablegate.gateway.query.requests import key_reader, keys_reader, parse, seconds_of
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
@@ -101,6 +102,7 @@ class _Plan:
         self.access = access
         self._read = reads_reader(query, access)
         self._read_requirement = requirement_reader(query, access)
+        self._read_mask = mask_reader(query)
 
     def explain(self, data: bytes) -> ExplainResponse:
         """Explain a request."""
@@ -108,6 +110,7 @@ class _Plan:
         request = parse(query.request_class, data)
         asked = self._read(request)
         requirement = self._read_requirement(request)
+        self._read_mask(request)
         with access.store.snapshot() as snapshot:
             served = access.served(snapshot)
             reads = asked(served)

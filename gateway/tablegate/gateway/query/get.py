@@ -27,6 +27,7 @@ from tablegate.gateway.query.forwarding import (
     unless_store_away,
 )
 from tablegate.gateway.query.index_reads import IndexKey, IndexReader, index_key_reader, keys_by_partition
+from tablegate.gateway.query.masks import mask_reader
 from tablegate.gateway.query.requests import key_reader, parse
 from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, several_trailer
@@ -74,6 +75,8 @@ class _GetPlan:
             self.read_key = key_reader([param.field for param in query.params], query.table.key)
         self.read_requirement = requirement_reader(query, access)
         self.options_name = None if query.read_options is None else query.read_options.name
+        self.read_mask = mask_reader(query)
+        self.mask_name = None if query.read_mask is None else query.read_mask.name
         self.row_field = FieldEncoder(query.row.number)
         self.info_field = None if query.read_info is None else FieldEncoder(query.read_info.number)
         self.forward_token = access.forward_token()
@@ -91,7 +94,7 @@ class _IndexGetPlan(_GetPlan):
 class GetRead:
     """A request, parsed."""
 
-    __slots__ = ("access", "call", "data", "key", "plan", "requirement", "scope")
+    __slots__ = ("access", "call", "data", "key", "plan", "requirement", "scope", "trim")
 
     def __init__(self, plan: _GetPlan, data: bytes, call: Call) -> None:
         """Parse a request; raise `InvalidField` or `ForeignForward`."""
@@ -102,9 +105,12 @@ class GetRead:
         self.data = data
         self.call = call
         self.key = plan.read_key(request)
-        # Looked up here, as most requests have no options: the common read has one function less to call.
+        # Looked up here, as most requests have no options: the common read has two functions less to call.
         has_options = options_name is not None and request.HasField(options_name)
         self.requirement = plan.read_requirement(request) if has_options else None
+        mask_name = plan.mask_name
+        has_mask = mask_name is not None and request.HasField(mask_name)
+        self.trim = plan.read_mask(request) if has_mask else None
         forwarded = call.forwarded
         self.scope = None if forwarded is None else plan.access.scope(forwarded)
 
@@ -132,6 +138,8 @@ class GetRead:
                 raise RowNotFound(access.table.name, access.table.row.full_name)
             found = b""
         else:
+            if self.trim is not None:
+                row = self.trim(row)
             found = plan.row_field[len(row)] + row
         if plan.info_field is None:
             return found
@@ -171,6 +179,8 @@ class GetRead:
         plan = self.plan
         if row is None and not plan.query.missing_is_empty:
             raise RowNotFound(self.access.table.name, self.access.table.row.full_name)
+        if row is not None and self.trim is not None:
+            row = self.trim(row)
         found = b"" if row is None else plan.row_field.encode(row)
         return found if plan.info_field is None else found + plan.info_field.encode(info)
 

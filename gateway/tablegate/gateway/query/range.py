@@ -48,6 +48,7 @@ from tablegate.gateway.query.forwarding import (
     unless_store_away,
 )
 from tablegate.gateway.query.index_reads import EntryRun, IndexReader, partition_reader
+from tablegate.gateway.query.masks import Trim, mask_reader
 from tablegate.gateway.query.requests import (
     KeyBounds,
     Test,
@@ -150,6 +151,9 @@ class RangePlan:
         self.order = KeyOrder(query, access) if query.index is None else IndexOrder(query, query.index, access)
         hidden = () if access.visible is None else access.visible.view.hidden
         self._read_filters = filters_reader(query.filters, hidden)
+        self.read_mask = mask_reader(query)
+        self.read_part_mask = mask_reader(query, () if query.index is None else query.index.column_names)
+        """For a part of a page: whoever puts the page together finds the place of each row by its columns."""
         self._page_bytes_max = access.limits.page_bytes_max
         self._request_hash: Callable[[Message], int] = access.request_hasher(query)
         self._read_requirement = requirement_reader(query, access)
@@ -232,12 +236,22 @@ class RangePlan:
         return lambda row: seen if (seen := see(row)) is not None and passes(seen) else None
 
     def response(
-        self, request: Message, page: Page, rows: list[Row], merged: MergedRead, *, until: bytes | None, info: bytes
+        self,
+        request: Message,
+        page: Page,
+        rows: list[Row],
+        merged: MergedRead,
+        *,
+        trim: Trim | None,
+        until: bytes | None,
+        info: bytes,
     ) -> bytes:
         """Return the response of the first of `rows`, which are in order.
 
         `until`: there may be others behind this key, None: there are none. `merged` is what they were read from.
         """
+        if trim is not None:
+            rows = [(key, trim(row)) for key, row in rows]
         page_rows = _page_of(rows, page.size, self._page_bytes_max)
         parts = [self._row_field.encode_all([row for _, row in page_rows])]
         if len(page_rows) < len(rows):
@@ -297,6 +311,8 @@ class RangeRead:
         self.scope = None if forwarded is None else plan.access.scope(forwarded)
         self._request = request = parse(plan.query.request_class, data)
         self._page = plan.page(request)  # whose token is of the view that the scope is for
+        is_part = self.scope is not None and self.scope.partitions is not None
+        self._trim = plan.read_part_mask(request) if is_part else plan.read_mask(request)
         self.requirement = plan.requirement(request, self._page)
 
     def local(self) -> bytes:
@@ -312,7 +328,7 @@ class RangeRead:
             trailer += ((READ_TRAILER, read_info.consistency_token.encode("ascii")),)
         self.call.set_trailer(trailer)
         merged = MergedRead(served.generation, read_positions(positions), ())
-        return plan.response(self._request, self._page, rows, merged, until=until, info=info)
+        return plan.response(self._request, self._page, rows, merged, trim=self._trim, until=until, info=info)
 
     def partitions(self, served: ServedGeneration) -> list[Partition]:
         """Return the partitions that the page's rows are in."""
@@ -406,7 +422,7 @@ class RangeRead:
         infos = [each.info for each in results if each.info]
         merged = self.access.merged_read(served, positions, infos)
         info = b"" if plan.query.read_info is None else self.access.signed_read_info(merged)
-        return plan.response(self._request, page, rows, merged, until=until, info=info)
+        return plan.response(self._request, page, rows, merged, trim=self._trim, until=until, info=info)
 
 
 def _page_token_refused(fault: str) -> QueryError:

@@ -77,6 +77,7 @@ class Scan:
         self._request = request = parse(plan.query.request_class, data)
         self._tests = plan.read_filters(request)
         self._rows_max = plan.rows_max(request)
+        self._trim = plan.read_mask(request)
         plan.requirement(request, None)  # refused at once, where it is none
         forwarded = call.forwarded
         self._scope = None if forwarded is None else plan.access.scope(forwarded)
@@ -183,7 +184,7 @@ class Scan:
             if self._may_ask_others:
                 requirement = self._plan.requirement(self._request, self._scanned.walked())
                 await self._plan.opened(requirement, self._call, piece.partitions)
-            source = StoreScan(self._plan, self._scanned, self._tests, piece.partitions)
+            source = StoreScan(self._plan, self._scanned, self._tests, piece.partitions, self._trim)
             async for message in source.messages(self._call):
                 yield message
         except (PartitionUnavailable, StoreUnavailable, NotCaughtUp) as error:

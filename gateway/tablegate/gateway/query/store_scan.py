@@ -42,6 +42,7 @@ from tablegate.gateway.query.errors import (
     TableRebuilt,
     resume_token_refused,
 )
+from tablegate.gateway.query.masks import Trim, mask_reader
 from tablegate.gateway.query.range import Row
 from tablegate.gateway.query.requests import Test, filters_reader
 from tablegate.gateway.query.serving import MergedRead, ServedGeneration, TableAccess, read_positions
@@ -60,6 +61,7 @@ class ScanPlan:
         self.query = query
         self.access = access
         self.read_filters = filters_reader(query.filters, () if access.visible is None else access.visible.view.hidden)
+        self.read_mask = mask_reader(query)
         self._read_requirement = requirement_reader(query, access)
         self.row_field = FieldEncoder(query.rows.number)
         self.splitter = MessageSplitter(query.rows, query.progress)
@@ -253,12 +255,18 @@ class StoreScan:
     """
 
     def __init__(
-        self, plan: ScanPlan, scanned: Scanned, tests: Sequence[Test], partitions: Sequence[Partition]
+        self,
+        plan: ScanPlan,
+        scanned: Scanned,
+        tests: Sequence[Test],
+        partitions: Sequence[Partition],
+        trim: Trim | None = None,
     ) -> None:
         self._plan = plan
         self._access = plan.access
         self._scanned = scanned
         self._tests = tests
+        self._trim = trim
         token = scanned.token
         self._partitions = [*partitions, Partition(partitions[-1] + 1 if partitions else token.partition)]
         self._done = 0
@@ -279,7 +287,8 @@ class StoreScan:
             if left is not None and len(rows) > left:
                 rows = rows[:left]
                 self._done, self._cursor = done, rows[-1][0]  # whoever resumes with a higher limit gets the rest
-            pending += rows
+            trim = self._trim
+            pending += rows if trim is None else [(key, trim(row)) for key, row in rows]
             if self._due(pending, partition, time.monotonic() - flushed):
                 for message in self._spliced(pending, partition):
                     yield message

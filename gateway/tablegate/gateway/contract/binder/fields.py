@@ -19,6 +19,7 @@ class Part(Enum):
     """What binds by type (the value is a full name), or by name in a Range (the value is name and type)."""
 
     READ_OPTIONS = "tablegate.v1.ReadOptions"
+    READ_MASK = "google.protobuf.FieldMask"
     SCAN_OPTIONS = "tablegate.v1.ScanOptions"
     SUBSCRIBE_OPTIONS = "tablegate.v1.SubscribeOptions"
     ORDER = "tablegate.v1.Order"

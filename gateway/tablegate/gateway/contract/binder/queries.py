@@ -49,6 +49,7 @@ class _Common(TypedDict):
     default_timeout_s: float
     max_timeout_s: float
     read_options: FieldDescriptor | None
+    read_mask: FieldDescriptor | None
     read_info: FieldDescriptor | None
 
 
@@ -62,6 +63,7 @@ def _common(method: Method, timeouts: Timeouts, request: Fields, response: Field
         default_timeout_s=timeouts.default_s,
         max_timeout_s=timeouts.max_s,
         read_options=request.parts.get(Part.READ_OPTIONS),
+        read_mask=request.parts.get(Part.READ_MASK),
         read_info=response.parts.get(Part.READ_INFO),
     )
 
@@ -70,7 +72,7 @@ def bind_get(method: Method, options: options_pb2.GetQuery, timeouts: Timeouts) 
     """Return the Get; None where there was a problem."""
     before = len(method.problems.found)
     method = replace(method, whole_key=True, reads_indexes=True)
-    request = bind_request(method, {Part.READ_OPTIONS})
+    request = bind_request(method, {Part.READ_OPTIONS, Part.READ_MASK})
     response = bind_parts(method, method.descriptor.output_type, {Part.READ_INFO})
     index = _get_index(method, request.params)
     for param in request.params if index is None else ():
@@ -123,7 +125,7 @@ def bind_batch_get(method: Method, options: options_pb2.BatchGetQuery, timeouts:
     before = len(method.problems.found)
     if not 0 <= options.max_keys <= BATCH_KEYS_MAX:
         method.wrong(f"max_keys is {options.max_keys}", f"take 1 to {BATCH_KEYS_MAX}, or leave it out")
-    request = bind_parts(method, method.descriptor.input_type, {Part.READ_OPTIONS})
+    request = bind_parts(method, method.descriptor.input_type, {Part.READ_OPTIONS, Part.READ_MASK})
     response = bind_parts(method, method.descriptor.output_type, {Part.READ_INFO})
     results = either_field(method, response, other="key")
     index = _named_index(method, options.index)
@@ -208,7 +210,7 @@ def bind_range(method: Method, options: options_pb2.RangeQuery, timeouts: Timeou
     method = replace(method, reads_indexes=True)
     sizes = _page_sizes(method, options)
     paging = {Part.PAGE_SIZE, Part.PAGE_TOKEN}
-    request = bind_request(method, {Part.READ_OPTIONS, Part.ORDER} | paging)
+    request = bind_request(method, {Part.READ_OPTIONS, Part.READ_MASK, Part.ORDER} | paging)
     response = bind_parts(method, method.descriptor.output_type, {Part.READ_INFO, Part.NEXT_PAGE_TOKEN})
     rows = row_field(method, response, repeated=True)
     for fields, parts, message in (
@@ -330,7 +332,7 @@ def bind_scan(method: Method, options: options_pb2.ScanQuery, timeouts: Timeouts
     before = len(method.problems.found)
     if options.max_rows < 0:
         method.wrong(f"max_rows is {options.max_rows}", "take a positive number, or leave it out")
-    request = bind_request(method, {Part.READ_OPTIONS, Part.SCAN_OPTIONS})
+    request = bind_request(method, {Part.READ_OPTIONS, Part.READ_MASK, Part.SCAN_OPTIONS})
     response = bind_parts(method, method.descriptor.output_type, {Part.SCAN_PROGRESS})
     for param in request.params:
         if param.required:
@@ -356,7 +358,7 @@ def bind_subscribe(method: Method, options: options_pb2.SubscribeQuery, timeouts
     before = len(method.problems.found)
     keys = _subscribed_keys(method)
     fields = None if keys is None else _batch_key_fields(method, keys)
-    request = bind_request(method, {Part.SUBSCRIBE_OPTIONS}, keys=keys)
+    request = bind_request(method, {Part.SUBSCRIBE_OPTIONS, Part.READ_MASK}, keys=keys)
     response = bind_parts(method, method.descriptor.output_type, {Part.SUBSCRIBE_PROGRESS})
     changes = either_field(method, response, other="key message")
     if changes is not None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from google.api import annotations_pb2, field_behavior_pb2
+from google.protobuf import field_mask_pb2
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
@@ -20,7 +21,13 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from tablegate.gateway.contract.generated.queries import IMPORTS, Field, Label, Message, Method, Queries
 from tablegate.v1 import options_pb2, query_pb2
 
-_GIVEN = (annotations_pb2.DESCRIPTOR, field_behavior_pb2.DESCRIPTOR, options_pb2.DESCRIPTOR, query_pb2.DESCRIPTOR)
+_GIVEN = (
+    annotations_pb2.DESCRIPTOR,
+    field_behavior_pb2.DESCRIPTOR,
+    field_mask_pb2.DESCRIPTOR,
+    options_pb2.DESCRIPTOR,
+    query_pb2.DESCRIPTOR,
+)
 _ENUMS = frozenset(enum.full_name for enum in query_pb2.DESCRIPTOR.enum_types_by_name.values())
 _SCALARS = {
     name.removeprefix("TYPE_").lower(): number

@@ -24,6 +24,7 @@ KINDS = ("get", "batch_get", "range", "scan", "subscribe")
 IMPORTS = (
     "google/api/annotations.proto",
     "google/api/field_behavior.proto",
+    "google/protobuf/field_mask.proto",
     "tablegate/v1/options.proto",
     "tablegate/v1/query.proto",
 )
@@ -144,7 +145,7 @@ class _Writer:
         """Return the Get."""
         path = "/".join([self._collection, *(f"{{{column.name}}}" for column in self._key)])
         method = Method("One row, by its key.", f"Get{self.row}", "get", ("get", path))
-        request = _request(map(_given, self._key), [_READ_OPTIONS])
+        request = _request(map(_given, self._key), [_READ_OPTIONS, _READ_MASK])
         return _part(method, request, [Field("The row.", self._row_type, "row"), _READ_INFO])
 
     def batch_get(self) -> _Part:
@@ -161,7 +162,7 @@ class _Writer:
             "result",
             "Row, or key without a row.",
         )
-        return _part(method, [keys, _READ_OPTIONS], [results, _READ_INFO], result)
+        return _part(method, [keys, _READ_OPTIONS, _READ_MASK], [results, _READ_INFO], result)
 
     def range(self) -> _Part:
         """Return the Range."""
@@ -177,8 +178,11 @@ class _Writer:
         page = [
             Field("Direction.", "tablegate.v1.Order", "order"),
             Field("Rows on a page, at most 1000; 0 means 50.", "int32", "page_size"),
-            Field("next_page_token of the previous page; all else must be the same.", "string", "page_token"),
+            Field(
+                "next_page_token of the previous page; all else but the mask must be the same.", "string", "page_token"
+            ),
             _READ_OPTIONS,
+            _READ_MASK,
         ]
         request = _request(self._run(prefix), page, by_name=_BOUND_BY_NAME)
         found = Field("One page, in key order.", self._row_type, "rows", Label.REPEATED)
@@ -192,7 +196,7 @@ class _Writer:
         options = Field("Where to resume after a broken stream.", "tablegate.v1.ScanOptions", "scan_options")
         rows = Field("Rows, several to a message.", self._row_type, "rows", Label.REPEATED)
         progress = Field("How far the scan has come.", "tablegate.v1.ScanProgress", "progress")
-        return _part(method, self._filtered([options, _READ_OPTIONS]), [rows, progress])
+        return _part(method, self._filtered([options, _READ_OPTIONS, _READ_MASK]), [rows, progress])
 
     def subscribe(self) -> _Part:
         """Return the Subscribe."""
@@ -213,7 +217,7 @@ class _Writer:
             "change",
             "What happened.",
         )
-        return _part(method, self._filtered([options, only]), [changes, progress], change)
+        return _part(method, self._filtered([options, only, _READ_MASK]), [changes, progress], change)
 
     def _prefix(self) -> list[FieldDescriptor]:
         """Return the key columns that a List fixes: all but the last, where those choose one partition."""
@@ -262,6 +266,9 @@ class _Writer:
 
 
 _READ_OPTIONS = Field("How fresh the answer must be.", "tablegate.v1.ReadOptions", "read_options")
+_READ_MASK = Field(
+    "Only these fields of rows, and their keys; none means all.", "google.protobuf.FieldMask", "read_mask"
+)
 _READ_INFO = Field("What was read.", "tablegate.v1.ReadInfo", "read_info")
 
 

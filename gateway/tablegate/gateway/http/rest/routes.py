@@ -35,10 +35,11 @@ _RANGES: Mapping[int, tuple[str, int, int]] = {
     _Field.CPPTYPE_UINT32: ("a uint32", 0, 2**32 - 1),
     _Field.CPPTYPE_UINT64: ("a uint64", 0, 2**64 - 1),
 }
+_FIELD_MASK = "google.protobuf.FieldMask"
 _SHAPES: Mapping[str, str] = {
     "google.protobuf.Timestamp": 'a time; send one such as "2026-01-31T12:00:00Z"',
     "google.protobuf.Duration": 'a duration; send one such as "1.5s"',
-    "google.protobuf.FieldMask": 'a field mask; send one such as "movieId,rating"',
+    _FIELD_MASK: 'a field mask; send one such as "movieId,rating"',
 }
 
 _Parse = Callable[[str], Any]  # raises ValueError
@@ -268,7 +269,10 @@ def _way_to_set(field: FieldDescriptor) -> tuple[Callable[[Any, str], None], str
         wanted = _SHAPES[message.full_name]
 
         def fill(target: Any, text: str) -> None:
-            target.FromJsonString(text)
+            if message.full_name == _FIELD_MASK and "_" in text:
+                target.paths.extend(text.split(","))  # by the contract's names, which JSON's form has no place for
+            else:
+                target.FromJsonString(text)
 
     else:
         parse, wanted = _scalar(value)

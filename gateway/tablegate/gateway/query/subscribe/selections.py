@@ -13,6 +13,7 @@ from tablegate.gateway.contract.catalogue import Op, Param, SubscribeQuery, Tabl
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import InvalidField, TooManyKeys
 from tablegate.gateway.query.limits import QueryLimits
+from tablegate.gateway.query.masks import Trim, mask_reader
 from tablegate.gateway.query.requests import (
     bounds_reader,
     filters_reader,
@@ -22,7 +23,7 @@ from tablegate.gateway.query.requests import (
     seconds_of,
 )
 from tablegate.gateway.query.serving import TableAccess
-from tablegate.gateway.query.subscribe.cursor import Matches, Selection
+from tablegate.gateway.query.subscribe.cursor import Matches, See, Selection
 from tablegate.gateway.query.visible_rows import VisibleRows, row_tester
 from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE, SubscribeStart
 
@@ -56,6 +57,7 @@ class SubscribeReader:
         self.access = access
         self.request_hash = access.request_hasher(query)
         self.read_selection = selection_reader(query, access.visible)
+        self._read_mask = mask_reader(query)
         self.options_name = query.subscribe_options.name
 
     def asked(self, request: Message) -> "SubscribeRequest":
@@ -70,7 +72,7 @@ class SubscribeReader:
             progress_s=_progress_s(f"{name}.progress_interval", options, self.access.limits),
             resume_token=options.resume_token,
             request_hash=self.request_hash(request),
-            select=self._bounded(self.read_selection(request)),
+            select=self._bounded(_trimmed(self.read_selection(request), self._read_mask(request))),
         )
 
     def _bounded(self, select: Select) -> Select:
@@ -114,6 +116,22 @@ def selection_reader(query: SubscribeQuery, visible: VisibleRows | None = None) 
         return _only(select, frozenset(read_keys(request))) if given else select
 
     return read
+
+
+def _trimmed(select: Select, trim: Trim | None) -> Select:
+    """Return the selection of the same rows, of which only what a mask names is given."""
+    if trim is None:
+        return select
+
+    def select_trimmed(partition_count: int, places_of: PlacesOf) -> Selection:
+        selection = select(partition_count, places_of)
+        return replace(selection, see=trim if selection.see is None else _seen_then_trimmed(selection.see, trim))
+
+    return select_trimmed
+
+
+def _seen_then_trimmed(see: See, trim: Trim) -> See:
+    return lambda row: None if (seen := see(row)) is None else trim(seen)
 
 
 def _only(select: Select, keys: frozenset[bytes]) -> Select:
