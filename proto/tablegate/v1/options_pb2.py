@@ -26,21 +26,21 @@ from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atablegate/v1/options.proto\x12\x0ctablegate.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\"\xf5\x01\n\x0cTableOptions\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x03(\t\x12\x14\n\x0cpartition_by\x18\x03 \x03(\t\x12.\n\x0bpartitioner\x18\x04 \x01(\x0e\x32\x19.tablegate.v1.Partitioner\x12+\n\x06window\x18\x05 \x01(\x0b\x32\x1b.tablegate.v1.WindowOptions\x12,\n\tretention\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x05index\x18\x07 \x03(\x0b\x32\x1a.tablegate.v1.IndexOptions\"=\n\x0cIndexOptions\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x02 \x03(\t\x12\x0e\n\x06unique\x18\x03 \x01(\x08\"\x8a\x01\n\rWindowOptions\x12\'\n\x04size\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12&\n\x03hop\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cstart_column\x18\x03 \x01(\t\x12\x12\n\nend_column\x18\x04 \x01(\t\"t\n\x0eServingOptions\x12\x32\n\x0f\x64\x65\x66\x61ult_timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0bmax_timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x85\x02\n\x0cQueryOptions\x12%\n\x03get\x18\x01 \x01(\x0b\x32\x16.tablegate.v1.GetQueryH\x00\x12\x30\n\tbatch_get\x18\x02 \x01(\x0b\x32\x1b.tablegate.v1.BatchGetQueryH\x00\x12)\n\x05range\x18\x03 \x01(\x0b\x32\x18.tablegate.v1.RangeQueryH\x00\x12\'\n\x04scan\x18\x04 \x01(\x0b\x32\x17.tablegate.v1.ScanQueryH\x00\x12\x31\n\tsubscribe\x18\x05 \x01(\x0b\x32\x1c.tablegate.v1.SubscribeQueryH\x00\x12\r\n\x05table\x18\x10 \x01(\tB\x06\n\x04kind\"7\n\x08GetQuery\x12+\n\non_missing\x18\x01 \x01(\x0e\x32\x17.tablegate.v1.OnMissing\"0\n\rBatchGetQuery\x12\x10\n\x08max_keys\x18\x01 \x01(\x05\x12\r\n\x05index\x18\x02 \x01(\t\"O\n\nRangeQuery\x12\x19\n\x11\x64\x65\x66\x61ult_page_size\x18\x01 \x01(\x05\x12\x15\n\rmax_page_size\x18\x02 \x01(\x05\x12\x0f\n\x07scatter\x18\x03 \x01(\x08\"\x1d\n\tScanQuery\x12\x10\n\x08max_rows\x18\x01 \x01(\x03\"M\n\x0eSubscribeQuery\x12\x0f\n\x07scatter\x18\x01 \x01(\x08\x12*\n\x04slow\x18\x02 \x01(\x0e\x32\x1c.tablegate.v1.SlowSubscriber\"<\n\x0cParamOptions\x12\x0e\n\x06\x63olumn\x18\x01 \x01(\t\x12\x1c\n\x02op\x18\x02 \x01(\x0e\x32\x10.tablegate.v1.Op*Z\n\x0bPartitioner\x12\x1b\n\x17PARTITIONER_UNSPECIFIED\x10\x00\x12\x17\n\x13PARTITIONER_MURMUR2\x10\x01\x12\x15\n\x11PARTITIONER_CRC32\x10\x02*W\n\tOnMissing\x12\x1a\n\x16ON_MISSING_UNSPECIFIED\x10\x00\x12\x18\n\x14ON_MISSING_NOT_FOUND\x10\x01\x12\x14\n\x10ON_MISSING_EMPTY\x10\x02*o\n\x0eSlowSubscriber\x12\x1f\n\x1bSLOW_SUBSCRIBER_UNSPECIFIED\x10\x00\x12\x1c\n\x18SLOW_SUBSCRIBER_CONFLATE\x10\x01\x12\x1e\n\x1aSLOW_SUBSCRIBER_DISCONNECT\x10\x02*|\n\x02Op\x12\x12\n\x0eOP_UNSPECIFIED\x10\x00\x12\t\n\x05OP_EQ\x10\x01\x12\t\n\x05OP_GT\x10\x02\x12\n\n\x06OP_GTE\x10\x03\x12\t\n\x05OP_LT\x10\x04\x12\n\n\x06OP_LTE\x10\x05\x12\r\n\tOP_PREFIX\x10\x06\x12\x0f\n\x0bOP_CONTAINS\x10\x07\x12\t\n\x05OP_IN\x10\x08:L\n\x05table\x12\x1f.google.protobuf.MessageOptions\x18\xab\x8c\x03 \x01(\x0b\x32\x1a.tablegate.v1.TableOptions:P\n\x07serving\x12\x1f.google.protobuf.ServiceOptions\x18\xab\x8c\x03 \x01(\x0b\x32\x1c.tablegate.v1.ServingOptions:K\n\x05query\x12\x1e.google.protobuf.MethodOptions\x18\xab\x8c\x03 \x01(\x0b\x32\x1a.tablegate.v1.QueryOptions:J\n\x05param\x12\x1d.google.protobuf.FieldOptions\x18\xab\x8c\x03 \x01(\x0b\x32\x1a.tablegate.v1.ParamOptionsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atablegate/v1/options.proto\x12\x0ctablegate.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\"\xf5\x01\n\x0cTableOptions\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x03(\t\x12\x14\n\x0cpartition_by\x18\x03 \x03(\t\x12.\n\x0bpartitioner\x18\x04 \x01(\x0e\x32\x19.tablegate.v1.Partitioner\x12+\n\x06window\x18\x05 \x01(\x0b\x32\x1b.tablegate.v1.WindowOptions\x12,\n\tretention\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x05index\x18\x07 \x03(\x0b\x32\x1a.tablegate.v1.IndexOptions\"=\n\x0cIndexOptions\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x02 \x03(\t\x12\x0e\n\x06unique\x18\x03 \x01(\x08\"\x8a\x01\n\rWindowOptions\x12\'\n\x04size\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12&\n\x03hop\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cstart_column\x18\x03 \x01(\t\x12\x12\n\nend_column\x18\x04 \x01(\t\"t\n\x0eServingOptions\x12\x32\n\x0f\x64\x65\x66\x61ult_timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0bmax_timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xb0\x02\n\x0cQueryOptions\x12%\n\x03get\x18\x01 \x01(\x0b\x32\x16.tablegate.v1.GetQueryH\x00\x12\x30\n\tbatch_get\x18\x02 \x01(\x0b\x32\x1b.tablegate.v1.BatchGetQueryH\x00\x12)\n\x05range\x18\x03 \x01(\x0b\x32\x18.tablegate.v1.RangeQueryH\x00\x12\'\n\x04scan\x18\x04 \x01(\x0b\x32\x17.tablegate.v1.ScanQueryH\x00\x12\x31\n\tsubscribe\x18\x05 \x01(\x0b\x32\x1c.tablegate.v1.SubscribeQueryH\x00\x12)\n\x05\x63ount\x18\x06 \x01(\x0b\x32\x18.tablegate.v1.CountQueryH\x00\x12\r\n\x05table\x18\x10 \x01(\tB\x06\n\x04kind\"7\n\x08GetQuery\x12+\n\non_missing\x18\x01 \x01(\x0e\x32\x17.tablegate.v1.OnMissing\"0\n\rBatchGetQuery\x12\x10\n\x08max_keys\x18\x01 \x01(\x05\x12\r\n\x05index\x18\x02 \x01(\t\"O\n\nRangeQuery\x12\x19\n\x11\x64\x65\x66\x61ult_page_size\x18\x01 \x01(\x05\x12\x15\n\rmax_page_size\x18\x02 \x01(\x05\x12\x0f\n\x07scatter\x18\x03 \x01(\x08\"\x1d\n\nCountQuery\x12\x0f\n\x07scatter\x18\x01 \x01(\x08\"\x1d\n\tScanQuery\x12\x10\n\x08max_rows\x18\x01 \x01(\x03\"M\n\x0eSubscribeQuery\x12\x0f\n\x07scatter\x18\x01 \x01(\x08\x12*\n\x04slow\x18\x02 \x01(\x0e\x32\x1c.tablegate.v1.SlowSubscriber\"<\n\x0cParamOptions\x12\x0e\n\x06\x63olumn\x18\x01 \x01(\t\x12\x1c\n\x02op\x18\x02 \x01(\x0e\x32\x10.tablegate.v1.Op*Z\n\x0bPartitioner\x12\x1b\n\x17PARTITIONER_UNSPECIFIED\x10\x00\x12\x17\n\x13PARTITIONER_MURMUR2\x10\x01\x12\x15\n\x11PARTITIONER_CRC32\x10\x02*W\n\tOnMissing\x12\x1a\n\x16ON_MISSING_UNSPECIFIED\x10\x00\x12\x18\n\x14ON_MISSING_NOT_FOUND\x10\x01\x12\x14\n\x10ON_MISSING_EMPTY\x10\x02*o\n\x0eSlowSubscriber\x12\x1f\n\x1bSLOW_SUBSCRIBER_UNSPECIFIED\x10\x00\x12\x1c\n\x18SLOW_SUBSCRIBER_CONFLATE\x10\x01\x12\x1e\n\x1aSLOW_SUBSCRIBER_DISCONNECT\x10\x02*|\n\x02Op\x12\x12\n\x0eOP_UNSPECIFIED\x10\x00\x12\t\n\x05OP_EQ\x10\x01\x12\t\n\x05OP_GT\x10\x02\x12\n\n\x06OP_GTE\x10\x03\x12\t\n\x05OP_LT\x10\x04\x12\n\n\x06OP_LTE\x10\x05\x12\r\n\tOP_PREFIX\x10\x06\x12\x0f\n\x0bOP_CONTAINS\x10\x07\x12\t\n\x05OP_IN\x10\x08:L\n\x05table\x12\x1f.google.protobuf.MessageOptions\x18\xab\x8c\x03 \x01(\x0b\x32\x1a.tablegate.v1.TableOptions:P\n\x07serving\x12\x1f.google.protobuf.ServiceOptions\x18\xab\x8c\x03 \x01(\x0b\x32\x1c.tablegate.v1.ServingOptions:K\n\x05query\x12\x1e.google.protobuf.MethodOptions\x18\xab\x8c\x03 \x01(\x0b\x32\x1a.tablegate.v1.QueryOptions:J\n\x05param\x12\x1d.google.protobuf.FieldOptions\x18\xab\x8c\x03 \x01(\x0b\x32\x1a.tablegate.v1.ParamOptionsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tablegate.v1.options_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PARTITIONER']._serialized_start=1304
-  _globals['_PARTITIONER']._serialized_end=1394
-  _globals['_ONMISSING']._serialized_start=1396
-  _globals['_ONMISSING']._serialized_end=1483
-  _globals['_SLOWSUBSCRIBER']._serialized_start=1485
-  _globals['_SLOWSUBSCRIBER']._serialized_end=1596
-  _globals['_OP']._serialized_start=1598
-  _globals['_OP']._serialized_end=1722
+  _globals['_PARTITIONER']._serialized_start=1378
+  _globals['_PARTITIONER']._serialized_end=1468
+  _globals['_ONMISSING']._serialized_start=1470
+  _globals['_ONMISSING']._serialized_end=1557
+  _globals['_SLOWSUBSCRIBER']._serialized_start=1559
+  _globals['_SLOWSUBSCRIBER']._serialized_end=1670
+  _globals['_OP']._serialized_start=1672
+  _globals['_OP']._serialized_end=1796
   _globals['_TABLEOPTIONS']._serialized_start=111
   _globals['_TABLEOPTIONS']._serialized_end=356
   _globals['_INDEXOPTIONS']._serialized_start=358
@@ -50,17 +50,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SERVINGOPTIONS']._serialized_start=562
   _globals['_SERVINGOPTIONS']._serialized_end=678
   _globals['_QUERYOPTIONS']._serialized_start=681
-  _globals['_QUERYOPTIONS']._serialized_end=942
-  _globals['_GETQUERY']._serialized_start=944
-  _globals['_GETQUERY']._serialized_end=999
-  _globals['_BATCHGETQUERY']._serialized_start=1001
-  _globals['_BATCHGETQUERY']._serialized_end=1049
-  _globals['_RANGEQUERY']._serialized_start=1051
-  _globals['_RANGEQUERY']._serialized_end=1130
-  _globals['_SCANQUERY']._serialized_start=1132
-  _globals['_SCANQUERY']._serialized_end=1161
-  _globals['_SUBSCRIBEQUERY']._serialized_start=1163
-  _globals['_SUBSCRIBEQUERY']._serialized_end=1240
-  _globals['_PARAMOPTIONS']._serialized_start=1242
-  _globals['_PARAMOPTIONS']._serialized_end=1302
+  _globals['_QUERYOPTIONS']._serialized_end=985
+  _globals['_GETQUERY']._serialized_start=987
+  _globals['_GETQUERY']._serialized_end=1042
+  _globals['_BATCHGETQUERY']._serialized_start=1044
+  _globals['_BATCHGETQUERY']._serialized_end=1092
+  _globals['_RANGEQUERY']._serialized_start=1094
+  _globals['_RANGEQUERY']._serialized_end=1173
+  _globals['_COUNTQUERY']._serialized_start=1175
+  _globals['_COUNTQUERY']._serialized_end=1204
+  _globals['_SCANQUERY']._serialized_start=1206
+  _globals['_SCANQUERY']._serialized_end=1235
+  _globals['_SUBSCRIBEQUERY']._serialized_start=1237
+  _globals['_SUBSCRIBEQUERY']._serialized_end=1314
+  _globals['_PARAMOPTIONS']._serialized_start=1316
+  _globals['_PARAMOPTIONS']._serialized_end=1376
 # @@protoc_insertion_point(module_scope)

@@ -116,20 +116,22 @@ class ServingOptions(_message.Message):
     def __init__(self, default_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class QueryOptions(_message.Message):
-    __slots__ = ("get", "batch_get", "range", "scan", "subscribe", "table")
+    __slots__ = ("get", "batch_get", "range", "scan", "subscribe", "count", "table")
     GET_FIELD_NUMBER: _ClassVar[int]
     BATCH_GET_FIELD_NUMBER: _ClassVar[int]
     RANGE_FIELD_NUMBER: _ClassVar[int]
     SCAN_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     get: GetQuery
     batch_get: BatchGetQuery
     range: RangeQuery
     scan: ScanQuery
     subscribe: SubscribeQuery
+    count: CountQuery
     table: str
-    def __init__(self, get: _Optional[_Union[GetQuery, _Mapping]] = ..., batch_get: _Optional[_Union[BatchGetQuery, _Mapping]] = ..., range: _Optional[_Union[RangeQuery, _Mapping]] = ..., scan: _Optional[_Union[ScanQuery, _Mapping]] = ..., subscribe: _Optional[_Union[SubscribeQuery, _Mapping]] = ..., table: _Optional[str] = ...) -> None: ...
+    def __init__(self, get: _Optional[_Union[GetQuery, _Mapping]] = ..., batch_get: _Optional[_Union[BatchGetQuery, _Mapping]] = ..., range: _Optional[_Union[RangeQuery, _Mapping]] = ..., scan: _Optional[_Union[ScanQuery, _Mapping]] = ..., subscribe: _Optional[_Union[SubscribeQuery, _Mapping]] = ..., count: _Optional[_Union[CountQuery, _Mapping]] = ..., table: _Optional[str] = ...) -> None: ...
 
 class GetQuery(_message.Message):
     __slots__ = ("on_missing",)
@@ -154,6 +156,12 @@ class RangeQuery(_message.Message):
     max_page_size: int
     scatter: bool
     def __init__(self, default_page_size: _Optional[int] = ..., max_page_size: _Optional[int] = ..., scatter: _Optional[bool] = ...) -> None: ...
+
+class CountQuery(_message.Message):
+    __slots__ = ("scatter",)
+    SCATTER_FIELD_NUMBER: _ClassVar[int]
+    scatter: bool
+    def __init__(self, scatter: _Optional[bool] = ...) -> None: ...
 
 class ScanQuery(_message.Message):
     __slots__ = ("max_rows",)

@@ -63,8 +63,8 @@ NEWER_OPTIONS = (
         "  Partitioner partitioner = 4;\n  google.protobuf.Duration shelf_life = 9;\n",
     )
     .replace("  OP_IN = 8;\n", "  OP_IN = 8;\n  OP_NEWER = 9;\n")
-    .replace("    SubscribeQuery subscribe = 5;\n", "    SubscribeQuery subscribe = 5;\n    CountQuery count = 6;\n")
-    .replace("message GetQuery {\n", "message CountQuery {}\n\nmessage GetQuery {\n  bool sloppy = 15;\n")
+    .replace("    CountQuery count = 6;\n", "    CountQuery count = 6;\n    SampleQuery sample = 7;\n")
+    .replace("message GetQuery {\n", "message SampleQuery {}\n\nmessage GetQuery {\n  bool sloppy = 15;\n")
     + "extend google.protobuf.FileOptions { string owner = 50731; }\n"
     + "extend google.protobuf.OneofOptions { bool any = 50731; }\n"
     + "extend google.protobuf.EnumOptions { bool open = 50731; }\n"
@@ -87,7 +87,7 @@ WRONG_OPTIONS = [
         "number 9",
     ),
     edit("newer operator", "op: OP_LT\n", "op: OP_NEWER\n", 'field "movie_id_before"', '"op"', "9"),
-    edit("newer kind of query", "get: {}", "count: {}", "method RatingsService.GetRating", "number 6"),
+    edit("newer kind of query", "get: {}", "sample: {}", "method RatingsService.GetRating", "number 7"),
     edit("newer field inside of a kind", "get: {}", "get: {sloppy: true}", "RatingsService.GetRating", "number 15"),
     edit("option on a file", "// Average rating per movie.", 'option (tablegate.v1.owner) = "us";', "50731"),
     edit(

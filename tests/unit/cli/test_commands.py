@@ -146,6 +146,11 @@ def test_a_scan_that_fails_leaves_the_file_as_it_was(address: str, tmp_path: Pat
     assert file.read_text() == "old"
 
 
+def test_count_gives_the_number(address: str) -> None:
+    assert _run("count", "ratings", "--address", address).stdout == f"{ROWS}\n"
+    assert _rows(_run("count", "ratings", "min_average_rating=1000", "--address", address, "--json")) == [{"count": 0}]
+
+
 @pytest.mark.parametrize("command", [["get", "movie_id=7"], ["get", "movie_id=7", "movie_id=8"], ["range"], ["scan"]])
 def test_fields_that_were_not_asked_for_are_not_shown(address: str, command: list[str]) -> None:
     words = [command[0], "ratings", *command[1:], "--address", address]

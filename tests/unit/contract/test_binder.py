@@ -103,7 +103,7 @@ def test_all_problems_come_at_once(tmp_path):
     text = RATINGS.replace("max_keys: 500", "max_keys: 5000").replace("        scatter: true\n", "")
     with pytest.raises(ContractError) as raised:
         bind_ratings(tmp_path, text.replace("optional double", "double"))
-    assert len(raised.value.problems) == 3
+    assert len(raised.value.problems) == 4
 
 
 def test_ratings_binds(tmp_path):
@@ -224,7 +224,7 @@ def test_several_contracts_make_one_catalogue(tmp_path):
     catalogue = bind_sources(tmp_path, examples__ratings__v1__ratings=RATINGS, shop__visits__v1__visits=VISITS)
     assert set(catalogue.tables) == {"ratings", "visits"}
     assert len(catalogue.services) == 2
-    assert len(catalogue.queries) == 8
+    assert len(catalogue.queries) == 9
 
 
 def test_one_table_name_in_two_contracts_is_refused(tmp_path):

@@ -2,12 +2,20 @@
 
 from tablegate.examples import CONTRACTS
 from tablegate.gateway.contract.binder.binder import bind, merge
-from tablegate.gateway.contract.catalogue import BatchGetQuery, GetQuery, Op, RangeQuery, ScanQuery, SubscribeQuery
+from tablegate.gateway.contract.catalogue import (
+    BatchGetQuery,
+    CountQuery,
+    GetQuery,
+    Op,
+    RangeQuery,
+    ScanQuery,
+    SubscribeQuery,
+)
 from tablegate.gateway.contract.descriptors import load_descriptors
 
 EXAMPLES = sorted((CONTRACTS / "examples").glob("*/v1/*.proto"))
 QUERIES = {
-    "ratings": {GetQuery, BatchGetQuery, RangeQuery, ScanQuery, SubscribeQuery},
+    "ratings": {GetQuery, BatchGetQuery, RangeQuery, ScanQuery, CountQuery, SubscribeQuery},
     "customers": {GetQuery, BatchGetQuery, RangeQuery, ScanQuery, SubscribeQuery},
     "suspicious_browsers": {GetQuery, RangeQuery, ScanQuery, SubscribeQuery},
     "reward_points": {GetQuery, BatchGetQuery, ScanQuery, SubscribeQuery},

@@ -69,6 +69,7 @@ def test_ratings():
         ("/v1/ratings:batchGet", "post"),
         ("/v1/ratings", "get"),
         ("/v1/ratings:scan", "get"),
+        ("/v1/ratings:count", "get"),
         ("/v1/ratings:subscribe", "get"),
     ]
     get = document["paths"]["/v1/ratings/{movieId}"]["get"]

@@ -32,7 +32,7 @@ def _curls(text: str) -> list[str]:
 def test_each_curl_command_is_answered(server: RestServer) -> None:
     text = WebClient(server, http2=False).ask("GET", "/").body.decode()
     commands = _curls(text)
-    assert len(commands) == 5
+    assert len(commands) == 6
     for command in commands:
         limited = command.replace("curl ", "curl -sS --max-time 2 ", 1)
         asked = subprocess.run(limited, shell=True, capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""The commands that read tables: get, range, scan, subscribe, tables."""
+"""The commands that read tables: get, range, scan, count, subscribe, tables."""
 
 import json
 import sys
@@ -120,6 +120,16 @@ def scan(
                 row_files.write_rows(rows, gateway.row_class(table), wanted, output, mask.wanted)
         except AskError as error:
             fail(error)
+
+
+def count(table: TableName, fields: Fields = None, address: Address = LOCAL, as_json: AsJson = False) -> None:
+    """Count the rows that pass the filters: [bold]tablegate count ratings min_rating_count=2[/bold]."""
+    with gateway_at(address) as gateway:
+        try:
+            number = gateway.count(table, fields or [])
+        except AskError as error:
+            fail(error)
+    print(json.dumps({"count": number}) if as_json else number)
 
 
 def subscribe(

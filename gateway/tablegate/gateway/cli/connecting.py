@@ -26,6 +26,7 @@ from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import (
     BatchGetQuery,
     Catalogue,
+    CountQuery,
     GetQuery,
     Query,
     RangeQuery,
@@ -344,6 +345,13 @@ class Gateway:
     def row_class(self, table: str) -> type[Message]:
         """Return the class of a table's rows."""
         return _query(self.catalogue(), table, ScanQuery, "Scan").table.row_class
+
+    def count(self, table: str, arguments: Sequence[str]) -> int:
+        """Return how many rows there are that pass the filters."""
+        query = _query(self.catalogue(), table, CountQuery, "Count")
+        response = self._unary(query, _message(query.request_class(), _fields(arguments)))
+        number: int = getattr(response, query.count.name)
+        return number
 
     def subscribe(
         self, table: str, arguments: Sequence[str], *, tokens: "TokenStore", changes_only: bool

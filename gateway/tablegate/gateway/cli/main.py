@@ -61,6 +61,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "get": ask.get,
     "range": ask.range_,
     "scan": ask.scan,
+    "count": ask.count,
     "subscribe": ask.subscribe,
     "tables": ask.tables,
     "status": operating.status,

@@ -222,6 +222,18 @@ class RangeQuery(Query):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CountQuery(Query):
+    """How many rows a run of keys, or of an index, has that pass the filters. Params are those of a `RangeQuery`."""
+
+    prefix: tuple[Param, ...]
+    bounds: tuple[Param, ...]
+    count: FieldDescriptor  # of the response
+    scatter: bool
+    index: Index | None = None
+    filters: tuple[Param, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScanQuery(Query):
     """Every row that passes the filters."""
 

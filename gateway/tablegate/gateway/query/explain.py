@@ -12,6 +12,7 @@ from tablegate.gateway.cluster.scatter import assign_requests
 from tablegate.gateway.contract.catalogue import (
     BatchGetQuery,
     Catalogue,
+    CountQuery,
     GetQuery,
     Query,
     RangeQuery,
@@ -22,6 +23,7 @@ from tablegate.gateway.contract.indexes import Index
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.query.batch_get import generation_asked
 from tablegate.gateway.query.consistency import ConsistencyRequirement, requirement_reader
+from tablegate.gateway.query.count import CountPlan
 from tablegate.gateway.query.errors import (
     InvalidField,
     NotCaughtUp,
@@ -32,7 +34,7 @@ from tablegate.gateway.query.errors import (
 )
 from tablegate.gateway.query.index_reads import IndexReader, index_key_reader, index_keys_reader, keys_by_partition
 from tablegate.gateway.query.masks import mask_reader
-from tablegate.gateway.query.range import RangePlan
+from tablegate.gateway.query.range import RangePlan, partitions_of
 from tablegate.gateway.query.requests import key_reader, keys_reader, parse, seconds_of
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.store_scan import ScanPlan
@@ -327,6 +329,8 @@ def reads_reader(query: Query, access: TableAccess) -> Read:
             return _batch_get_reader(query, access)
         case RangeQuery():
             return _range_reader(query, access)
+        case CountQuery():
+            return _count_reader(query, access)
         case ScanQuery():
             return _scan_reader(query, access)
         case SubscribeQuery():
@@ -416,7 +420,23 @@ def _range_reader(query: RangeQuery, access: TableAccess) -> Read:
         def reads(served: ServedGeneration) -> Reads:
             plan.remaining(page, served)
             is_one = page.partition_prefix is not None and not served.is_anywhere
-            found = _all_or_one(plan.partitions(page, served), access, is_one=is_one)
+            found = _all_or_one(partitions_of(page, access, served), access, is_one=is_one)
+            return found if query.index is None else found._replace(why=f'{found.why}; by index "{query.index.name}"')
+
+        return reads
+
+    return read
+
+
+def _count_reader(query: CountQuery, access: TableAccess) -> Read:
+    plan = CountPlan(query, access)
+
+    def read(request: Message) -> Asked:
+        page = plan.asked(request)
+
+        def reads(served: ServedGeneration) -> Reads:
+            is_one = page.partition_prefix is not None and not served.is_anywhere
+            found = _all_or_one(partitions_of(page, access, served), access, is_one=is_one)
             return found if query.index is None else found._replace(why=f'{found.why}; by index "{query.index.name}"')
 
         return reads

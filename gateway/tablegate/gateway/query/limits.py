@@ -24,6 +24,11 @@ class QueryLimits:
     scan_first_read_rows: int = 50  # before the length of rows is known
     scan_flush_s: float = 0.01  # rows that passed a filter wait no longer for others
 
+    # Counts.
+    count_read_rows: int = 500  # at once
+    count_changes_max: int = 5_000  # that correct the number in one slice
+    count_slice_s: float = 0.002  # of the event loop: then others are served, and the snapshot is let go
+
     # Subscriptions to this gateway's store.
     stream_min_s: float = 1_800.0  # the longest time of a stream is drawn, from this to
     stream_max_s: float = 3_600.0  # this: subscribers move on one by one

@@ -25,7 +25,7 @@ from google.rpc.status_pb2 import Status
 
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.scatter import Forwarded, PeerFailed
-from tablegate.gateway.contract.catalogue import Op, RangeQuery
+from tablegate.gateway.contract.catalogue import CountQuery, Op, RangeQuery
 from tablegate.gateway.contract.indexes import INDEX_BYTES_MAX, Index, make_entry
 from tablegate.gateway.contract.tokens import ReadPositions, positions_of
 from tablegate.gateway.contract.types import Partition
@@ -148,7 +148,7 @@ class RangePlan:
     def __init__(self, query: RangeQuery, access: TableAccess) -> None:
         self.query = query
         self.access = access
-        self.order = KeyOrder(query, access) if query.index is None else IndexOrder(query, query.index, access)
+        self.order = order_of(query, access)
         hidden = () if access.visible is None else access.visible.view.hidden
         self._read_filters = filters_reader(query.filters, hidden)
         self.read_mask = mask_reader(query)
@@ -205,14 +205,14 @@ class RangePlan:
                 scope.check(access.table.name, served.generation)
             some = None if scope is None else scope.partitions
             positions: dict[Partition, Position] = {}
-            for partition in self.partitions(page, served) if some is None else some:
+            for partition in partitions_of(page, access, served) if some is None else some:
                 positions[partition] = position = access.live(snapshot, served, partition)
                 if requirement is not None:
                     requirement.check(access, served, partition, position)
             run = self.remaining(page, served)
             if run is None:
                 return StoreRead([], served, positions)
-            show = self._shower(page)
+            show = shower(access, page.tests)
             if show is None:
                 rows = _merge_partitions(run, snapshot, served, list(positions), page)
                 return StoreRead(rows, served, positions)
@@ -222,18 +222,6 @@ class RangePlan:
             found = [_shown_rows(run, snapshot, served, each, show, wanted, each_max) for each in positions]
             rows, until = _merged(found, page)
         return StoreRead(rows, served, positions, until)
-
-    def _shower(self, page: Page) -> Show | None:
-        """Return the function from a row to what a page shows of it; None where it shows every row as it is."""
-        visible, tests = self.access.visible, page.tests
-        if not tests:
-            return None if visible is None else visible.row
-        passes = row_tester(tests, self.access.table)
-        if visible is None:
-            return lambda row: row if passes(row) else None
-        see = visible.row
-        # Before the filters of the request: what is not seen is not asked either.
-        return lambda row: seen if (seen := see(row)) is not None and passes(seen) else None
 
     def response(
         self,
@@ -263,12 +251,6 @@ class RangePlan:
             parts.append(self._info_field.encode(info))
         return b"".join(parts)
 
-    def partitions(self, page: Page, served: ServedGeneration) -> list[Partition]:
-        """Return the partitions that a page's rows are in."""
-        if page.partition_prefix is None:
-            return served.partitions
-        return list(self.access.places_of(page.partition_prefix, served.partition_count))
-
     def remaining(self, page: Page, served: ServedGeneration) -> RowRun | None:
         """Return what the page token leaves, None for nothing; raise `TableRebuilt` or `PartitionUnavailable`."""
         token = page.token
@@ -286,6 +268,26 @@ class RangePlan:
             after_key=after_key,
         )
         return self.access.signer.sign_read(token, read).encode("ascii")
+
+
+def partitions_of(page: Page, access: TableAccess, served: ServedGeneration) -> list[Partition]:
+    """Return the partitions that a page's rows are in."""
+    if page.partition_prefix is None:
+        return served.partitions
+    return list(access.places_of(page.partition_prefix, served.partition_count))
+
+
+def shower(access: TableAccess, tests: Sequence[Test]) -> Show | None:
+    """Return the function from a row to what is shown of those that pass `tests`; None where all are, as they are."""
+    visible = access.visible
+    if not tests:
+        return None if visible is None else visible.row
+    passes = row_tester(tests, access.table)
+    if visible is None:
+        return lambda row: row if passes(row) else None
+    see = visible.row
+    # Before the filters of the request: what is not seen is not asked either.
+    return lambda row: seen if (seen := see(row)) is not None and passes(seen) else None
 
 
 class _PartialResult(NamedTuple):
@@ -332,7 +334,7 @@ class RangeRead:
 
     def partitions(self, served: ServedGeneration) -> list[Partition]:
         """Return the partitions that the page's rows are in."""
-        return self._plan.partitions(self._page, served)
+        return partitions_of(self._page, self.access, served)
 
     async def remote(self, reason: NotServedHere) -> bytes:
         """Return the answer of the gateway that has the one partition, or of all sources together."""
@@ -467,7 +469,7 @@ class KeyRun(NamedTuple):
 class KeyOrder:
     """Rows in the order of their keys."""
 
-    def __init__(self, query: RangeQuery, access: TableAccess) -> None:
+    def __init__(self, query: RangeQuery | CountQuery, access: TableAccess) -> None:
         key = access.table.key
         prefix_count = len(query.prefix)
         self._access = access
@@ -493,6 +495,11 @@ class KeyOrder:
             run = run.behind(after)
         return None if run.end is not None and run.start >= run.end else run
 
+    def place(self, key: bytes, _row: bytes, page: Page) -> bytes | None:
+        """Return the place of a row among those of the page; None where it is not one of them."""
+        start, end = page.bounds.start, page.bounds.end
+        return key if start is not None and start <= key and (end is None or key < end) else None
+
     def place_of(self, row: bytes, _page: Page) -> bytes:
         """Return the key of a row that another gateway gave; raise `ValueError` where it is no row."""
         return self._access.key_of_row(row)
@@ -501,7 +508,7 @@ class KeyOrder:
 class IndexOrder:
     """Rows in the order of an index."""
 
-    def __init__(self, query: RangeQuery, index: Index, access: TableAccess) -> None:
+    def __init__(self, query: RangeQuery | CountQuery, index: Index, access: TableAccess) -> None:
         self._access = access
         self._reader = IndexReader(index, access)
         self._bounds = index_bounds_reader(query.prefix, query.bounds, index)
@@ -521,6 +528,13 @@ class IndexOrder:
         """Return the entries of a page behind `after`; None where there are none."""
         return None if page.bounds.empty else EntryRun(self._reader, page.bounds, after, descending=page.descending)
 
+    def place(self, _key: bytes, row: bytes, page: Page) -> bytes | None:
+        """Return the place of a row among those of the page; None where it is not one of them."""
+        try:
+            return self.place_of(row, page)
+        except ValueError:
+            return None
+
     def place_of(self, row: bytes, page: Page) -> bytes:
         """Return the entry of a row that another gateway gave; raise `ValueError` where it is not of the page."""
         key, start, end = self._access.key_of_row(row), page.bounds.start, page.bounds.end
@@ -529,6 +543,11 @@ class IndexOrder:
             if start is not None and start <= values and (end is None or values < end):
                 return make_entry(values[:INDEX_BYTES_MAX], key)
         raise ValueError("the row is not one of the page")
+
+
+def order_of(query: RangeQuery | CountQuery, access: TableAccess) -> KeyOrder | IndexOrder:
+    """Return the order in which a query reads rows."""
+    return KeyOrder(query, access) if query.index is None else IndexOrder(query, query.index, access)
 
 
 def _shown_rows(

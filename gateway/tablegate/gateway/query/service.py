@@ -11,6 +11,7 @@ from tablegate.gateway.access.views import View
 from tablegate.gateway.contract.catalogue import (
     BatchGetQuery,
     Catalogue,
+    CountQuery,
     GetQuery,
     Query,
     RangeQuery,
@@ -29,6 +30,7 @@ from tablegate.gateway.query.call import (
     UnaryHandler,
     UnaryMethod,
 )
+from tablegate.gateway.query.count import count_handler
 from tablegate.gateway.query.errors import NotServed
 from tablegate.gateway.query.get import get_handler
 from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
@@ -117,6 +119,8 @@ def _method(query: Query, access: ViewedAccess, live: LiveTable) -> UnaryMethod 
             make = partial(batch_get_handler, query)
         case RangeQuery():
             make = partial(range_handler, query)
+        case CountQuery():
+            make = partial(count_handler, query)
         case ScanQuery():
             return StreamMethod(_stream(access, partial(scan_handler, query)), checks_forward_token=True)
         case SubscribeQuery():

@@ -24,6 +24,11 @@ class UnexpiredReader(StoreReader):
         self._expiry = expiry
         self._now_ms = now_ms
 
+    def frozen(self) -> "UnexpiredReader":
+        """Return a reader for which it stays as late as it is now: what expires from now on is there."""
+        now_ms = self._now_ms()
+        return UnexpiredReader(self._store, self._expiry, lambda: now_ms)
+
     @override
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:

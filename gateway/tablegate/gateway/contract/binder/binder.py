@@ -36,7 +36,7 @@ from tablegate.gateway.contract.binder.files import (
 )
 from tablegate.gateway.contract.binder.problems import ContractError, Problem, Problems
 from tablegate.gateway.contract.binder.queries import KINDS, Timeouts
-from tablegate.gateway.contract.binder.results import find_table
+from tablegate.gateway.contract.binder.results import find_table, named_table
 from tablegate.gateway.contract.binder.tables import bind_tables, find_rows
 from tablegate.gateway.contract.catalogue import Catalogue, Query, Table
 from tablegate.gateway.contract.http_rules import ONE, REST, FieldPath, HttpRoute, Template, Variable, is_message
@@ -140,7 +140,10 @@ class _Services:
             hint = 'write "stream" before the response alone' if kind.streams else 'remove "stream"'
             self._problems.of_method(method, f"has the wrong shape: {kind.name} {shape}", hint)
             return None
-        table = find_table(method, options.table, self._tables, self._rows, self._problems)
+        if kind_name == "count":
+            table = named_table(method, options.table, self._tables, self._problems)
+        else:
+            table = find_table(method, options.table, self._tables, self._rows, self._problems)
         if table is None:
             return None
         return kind.bind(Method(method, kind.name, table, self._problems), getattr(options, kind_name), timeouts)

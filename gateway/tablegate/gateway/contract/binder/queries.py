@@ -13,9 +13,16 @@ from google.protobuf.message_factory import GetMessageClass
 from tablegate.gateway.contract.binder.fields import Fields, Method, Part, bind_parts, bind_request, is_choice
 from tablegate.gateway.contract.binder.files import option
 from tablegate.gateway.contract.binder.indexes import run_index, whole_index
-from tablegate.gateway.contract.binder.results import either_field, index_key_fields, key_fields, row_field
+from tablegate.gateway.contract.binder.results import (
+    either_field,
+    index_key_fields,
+    key_fields,
+    number_field,
+    row_field,
+)
 from tablegate.gateway.contract.catalogue import (
     BatchGetQuery,
+    CountQuery,
     GetQuery,
     Op,
     Param,
@@ -327,6 +334,32 @@ def _check_scatter(method: Method, params: Sequence[Param], scatter: bool) -> No
         method.wrong("says scatter, and its request fixes one partition", "remove `scatter: true`")
 
 
+def bind_count(method: Method, options: options_pb2.CountQuery, timeouts: Timeouts) -> CountQuery | None:
+    """Return the Count; None where there was a problem."""
+    before = len(method.problems.found)
+    method = replace(method, reads_indexes=True)
+    request = bind_request(method, {Part.READ_OPTIONS})
+    response = bind_parts(method, method.descriptor.output_type, {Part.READ_INFO})
+    count = number_field(method, response)
+    index, run = _range_run(method, request.params)
+    if len(method.problems.found) == before and index is None:
+        _check_run_of_keys(method, run)
+    if len(method.problems.found) == before:
+        _check_scatter(method, request.params, options.scatter)
+    if count is None or len(method.problems.found) > before:
+        return None
+    place = _place_in_key if index is None else _place_in(index)
+    return CountQuery(
+        **_common(method, timeouts, request, response),
+        prefix=tuple(sorted((param for param in run if param.required), key=place)),
+        bounds=tuple(param for param in run if not param.required),
+        filters=tuple(param for param in request.params if param not in run),
+        count=count,
+        scatter=options.scatter,
+        index=index,
+    )
+
+
 def bind_scan(method: Method, options: options_pb2.ScanQuery, timeouts: Timeouts) -> ScanQuery | None:
     """Return the Scan; None where there was a problem."""
     before = len(method.problems.found)
@@ -408,6 +441,7 @@ KINDS = {
     "get": Kind("a Get", False, bind_get),
     "batch_get": Kind("a BatchGet", False, bind_batch_get),
     "range": Kind("a Range", False, bind_range),
+    "count": Kind("a Count", False, bind_count),
     "scan": Kind("a Scan", True, bind_scan),
     "subscribe": Kind("a Subscribe", True, bind_subscribe),
 }

@@ -39,6 +39,35 @@ def find_table(
     return table
 
 
+def named_table(method: MethodDescriptor, named: str, tables: Mapping[str, Table], problems: Problems) -> Table | None:
+    """Return the table that a method names, whose response has no row; None where there was a problem.
+
+    `tables` are the good tables by the full names of their rows.
+    """
+    known = {table.name: table for table in tables.values()}
+    if not named:
+        hint = f'write `table: "{next(iter(known), "…")}"` beside `count` in its query option'
+        problems.of_method(method, "counts the rows of a table that it does not name", hint)
+    elif named not in known:
+        text = f'names table "{named}", which no message describes'
+        problems.of_method(method, text, f"name one of {', '.join(known) or 'the tables'}")
+    return known.get(named)
+
+
+def number_field(method: Method, fields: Fields) -> FieldDescriptor | None:
+    """Return the field of the response that holds the number; None where there was a problem."""
+    found = [bound for bound in fields.rest if bound.type == bound.TYPE_INT64 and not bound.is_repeated]
+    for bound in fields.rest:
+        if not found or bound is not found[0]:
+            method.wrong_field(bound, f"nothing fills this field: {method.kind} answers with one int64", "remove it")
+    if not found:
+        method.wrong("lacks an int64", "add a field for the number", message=method.descriptor.output_type)
+        return None
+    if in_oneof(found[0]):
+        method.wrong_field(found[0], "the number is in a oneof", "take it out of the oneof")
+    return found[0]
+
+
 def _rows_in(response: Descriptor, rows: set[str]) -> set[str]:
     direct = [bound.message_type for bound in response.fields if bound.message_type is not None]
     nested = [inner.message_type for outer in direct if outer.full_name not in rows for inner in outer.fields]

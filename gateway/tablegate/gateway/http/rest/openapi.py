@@ -12,6 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from tablegate.gateway.contract.catalogue import (
     BatchGetQuery,
     Catalogue,
+    CountQuery,
     GetQuery,
     Query,
     RangeQuery,
@@ -225,6 +226,8 @@ def _kind_text(query: Query) -> str:
         case RangeQuery():
             size = f"{query.default_page_size} rows a page, or `pageSize`, at most {query.max_page_size}"
             return f"Range: rows of {table} in the order of their keys, {size}."
+        case CountQuery():
+            return f"Count: how many rows of {table} there are, or pass the filters."
         case ScanQuery():
             text = f"Scan: every row of {table} that passes the filters, as a stream."
         case _:
@@ -242,7 +245,7 @@ def required_names(query: Query) -> list[str]:
             names.append(query.keys.name)
         case GetQuery():
             names += [param.field.name for param in query.params]
-        case RangeQuery():
+        case RangeQuery() | CountQuery():
             names += [param.field.name for param in query.prefix]
         case SubscribeQuery():
             names += [param.field.name for param in query.params if param.required]

@@ -223,7 +223,7 @@ def start_live(
     snapshot: Snapshot, store_id: StoreId, positions: Mapping[Partition, Position], selection: Selection
 ) -> Cursor:
     """Return the cursor of whoever wants what changes after `positions` alone."""
-    newest = {each: _newest_position(snapshot, store_id, each, positions[each]) for each in selection.partitions}
+    newest = {each: newest_position(snapshot, store_id, each, positions[each]) for each in selection.partitions}
     return Cursor(newest, filling=len(newest))
 
 
@@ -278,7 +278,7 @@ def _count_at(offset: Offset, read: Sequence[PastChange], start: ChangePosition)
     return sum(1 for change in read if change.offset == offset) + (start.skip if start.offset == offset else 0)
 
 
-def _newest_position(snapshot: Snapshot, store_id: StoreId, partition: Partition, position: Position) -> ChangePosition:
+def newest_position(snapshot: Snapshot, store_id: StoreId, partition: Partition, position: Position) -> ChangePosition:
     """Return the change position of whoever has all up to `position`, what has expired there included."""
     at, skip = position.next_offset, 0
     # Expirations at the next offset are in the rows of this snapshot already. They are counted, so that they are not
@@ -318,7 +318,7 @@ def _next_rows(
     partition = selection.partitions[cursor.filling]
     if partition not in cursor.change_positions:
         # The changes up to this snapshot are in its rows. What the filling reads from now on begins behind them.
-        cursor.change_positions[partition] = _newest_position(snapshot, store_id, partition, positions[partition])
+        cursor.change_positions[partition] = newest_position(snapshot, store_id, partition, positions[partition])
     # One more than there is room for: it tells whether the partition ends here, without another read.
     found = _rows_after(snapshot, store_id, partition, selection, cursor.after_key, budget.rows + 1)
     count = budget.reserve([len(row) for _, row in found])
