@@ -79,7 +79,7 @@ class RestServer(ServerThread):
         return {
             f"{SERVICE}/GetThing": UnaryMethod(lambda data, _call: data, 5.0, 5.0),
             f"{SERVICE}/FindThing": UnaryMethod(find, 5.0, 5.0),
-            f"{SERVICE}/WatchThing": StreamMethod(watch),
+            f"{SERVICE}/WatchThing": StreamMethod(watch, is_bulk=True),
             f"{SERVICE}/WatchOn": StreamMethod(watch_on),
         }
 

@@ -79,11 +79,12 @@ class UnaryMethod:
 class StreamMethod:
     """A method whose answer is a stream, for as long as its client wants.
 
-    `checks_forward_token`: as of `UnaryMethod`.
+    `checks_forward_token`: as of `UnaryMethod`. `is_bulk`: it sends as much as it can, so that it pays to compress it.
     """
 
     handler: StreamHandler
     checks_forward_token: bool = False
+    is_bulk: bool = False
 
 
 @dataclass(frozen=True, slots=True)

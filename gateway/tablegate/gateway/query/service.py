@@ -122,7 +122,8 @@ def _method(query: Query, access: ViewedAccess, live: LiveTable) -> UnaryMethod 
         case CountQuery():
             make = partial(count_handler, query)
         case ScanQuery():
-            return StreamMethod(_stream(access, partial(scan_handler, query)), checks_forward_token=True)
+            scan = _stream(access, partial(scan_handler, query))
+            return StreamMethod(scan, checks_forward_token=True, is_bulk=True)
         case SubscribeQuery():
             subscribe = partial(subscribe_handler, query, live=live)
             return StreamMethod(_stream(access, subscribe), checks_forward_token=True)

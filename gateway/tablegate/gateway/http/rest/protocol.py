@@ -23,7 +23,8 @@ from tablegate.gateway.http.rpc.calls import (
     retry_after,
     unzipped,
 )
-from tablegate.gateway.query.call import DuplexMethod, Fields, Methods, UnaryMethod
+from tablegate.gateway.http.rpc.compression import SMALL_BYTES, ZippedBody, accepts_gzip, answer_zipped
+from tablegate.gateway.query.call import DuplexMethod, Fields, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import NotServed, QueryError, RequestTooLarge, code_of, status_of
 
 EVENTS = b"text/event-stream"
@@ -33,6 +34,8 @@ _METHOD_NOT_ALLOWED, _TOO_LARGE, _UNKNOWN_CODING = 405, 413, 415
 _NO_STORE = (b"cache-control", b"no-store")  # an answer says how old it is, and a cache would not
 _JSON: Fields = ((b"content-type", b"application/json"), _NO_STORE)
 _LINES_HEADERS = ResponseHeaders(200, ((b"content-type", LINES), _NO_STORE))
+_ZIPPED: Fields = ((b"content-encoding", GZIP),)
+_ZIPPED_LINES_HEADERS = ResponseHeaders(200, ((b"content-type", LINES), _NO_STORE, *_ZIPPED))
 _EVENTS_HEADERS = ResponseHeaders(200, ((b"content-type", EVENTS), _NO_STORE))
 
 
@@ -108,7 +111,13 @@ class RestUnary(ServedCall):
         except Exception as error:  # noqa: BLE001  a row that JSON cannot say: the client gets a status with details
             self.fail(as_query_error(error, self._route.path))
             return
-        self.exchange.respond(self._header_cache[self.trailer], body)
+        if len(body) >= SMALL_BYTES and accepts_gzip(self.exchange.headers.get(b"accept-encoding")):
+            answer_zipped(self.exchange, body, self._respond_zipped)
+        else:
+            self.exchange.respond(self._header_cache[self.trailer], body)
+
+    def _respond_zipped(self, body: bytes) -> None:
+        self.exchange.respond(self._header_cache[self.trailer + _ZIPPED], body)
 
     @override
     def fail(self, error: QueryError) -> None:
@@ -118,11 +127,16 @@ class RestUnary(ServedCall):
 class RestStream(FramedCall):
     """A stream, as lines or as events. What goes wrong after its beginning is its last line or event."""
 
-    __slots__ = ("_as_events", "_route")
+    __slots__ = ("_as_events", "_route", "_zipped")
 
     def __init__(self, calls: Calls, exchange: Exchange, route: ServedRoute) -> None:
         self._as_events = EVENTS in exchange.headers.get(b"accept", b"")
-        super().__init__(calls, exchange, _EVENTS_HEADERS if self._as_events else _LINES_HEADERS)
+        self._zipped: ZippedBody | None = None
+        headers = _EVENTS_HEADERS if self._as_events else _LINES_HEADERS
+        is_bulk = isinstance(route.method, StreamMethod) and route.method.is_bulk
+        if is_bulk and not self._as_events and accepts_gzip(exchange.headers.get(b"accept-encoding")):
+            self._zipped, headers = ZippedBody(), _ZIPPED_LINES_HEADERS
+        super().__init__(calls, exchange, headers)
         self._route = route
 
     @override
@@ -131,11 +145,16 @@ class RestStream(FramedCall):
             _respond_error(self.exchange, error)
             return
         body = _error_body(error, _http_status(error))
-        self.end_with(b"event: error\ndata: %b\n\n" % body if self._as_events else body + b"\n")
+        if self._zipped is not None:
+            self.end_with(self._zipped.last(body + b"\n"))
+        else:
+            self.end_with(b"event: error\ndata: %b\n\n" % body if self._as_events else body + b"\n")
 
     @override
     def framed(self, message: bytes) -> bytes:
         data = self._route.answer(message)
+        if self._zipped is not None:
+            return self._zipped.piece(data + b"\n")
         return b"data: %b\n\n" % data if self._as_events else data + b"\n"
 
     @override
@@ -143,6 +162,8 @@ class RestStream(FramedCall):
         if self._as_events:
             # A browser's EventSource would connect again for ever: the page must learn that this was all.
             self.end_with(b"event: end\ndata: {}\n\n")
+        elif self._begun and self._zipped is not None:
+            self.end_with(self._zipped.last(b""))
         elif self._begun:
             self.exchange.end()
         else:

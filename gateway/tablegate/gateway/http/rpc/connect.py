@@ -27,7 +27,15 @@ from tablegate.gateway.http.rpc.calls import (
     retry_after,
     unzipped,
 )
-from tablegate.gateway.http.rpc.grpc import envelope, messages, only_message, services_of, unknown_method
+from tablegate.gateway.http.rpc.compression import SMALL_BYTES, accepts_gzip, answer_zipped
+from tablegate.gateway.http.rpc.grpc import (
+    envelope,
+    messages,
+    only_message,
+    services_of,
+    unknown_method,
+    zipped_envelope,
+)
 from tablegate.gateway.query.call import DuplexMethod, Fields, Method, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, QueryError, RequestTooLarge, code_of, status_of
 
@@ -91,8 +99,17 @@ class ConnectUnary(ServedCall):
         except Exception as error:  # noqa: BLE001  a row that JSON cannot say: the client gets a status with details
             self.fail(as_query_error(error, self._route.path))
             return
-        headers = self._protocol.ok_headers(self.trailer, as_json=self._as_json, get=self.exchange.method == b"GET")
-        self.exchange.respond(headers, body)
+        if len(body) >= SMALL_BYTES and accepts_gzip(self.exchange.headers.get(b"accept-encoding")):
+            answer_zipped(self.exchange, body, self._respond_zipped)
+        else:
+            self.exchange.respond(self._ok_headers(is_zipped=False), body)
+
+    def _respond_zipped(self, body: bytes) -> None:
+        self.exchange.respond(self._ok_headers(is_zipped=True), body)
+
+    def _ok_headers(self, *, is_zipped: bool) -> ResponseHeaders:
+        is_get = self.exchange.method == b"GET"
+        return self._protocol.ok_headers(self.trailer, as_json=self._as_json, get=is_get, is_zipped=is_zipped)
 
     @override
     def fail(self, error: QueryError) -> None:
@@ -102,10 +119,12 @@ class ConnectUnary(ServedCall):
 class ConnectStream(FramedCall):
     """A server stream, or a stream each way: messages in envelopes, and one at the end that has error and trailers."""
 
-    __slots__ = ("_as_json", "_protocol", "_route")
+    __slots__ = ("_as_json", "_is_zipped", "_protocol", "_route")
 
     def __init__(self, protocol: "ConnectProtocol", exchange: Exchange, route: _Route, *, as_json: bool) -> None:
-        super().__init__(protocol.calls, exchange, _STREAM_HEADERS[as_json])
+        is_bulk = isinstance(route.method, StreamMethod) and route.method.is_bulk
+        self._is_zipped = is_bulk and accepts_gzip(exchange.headers.get(b"connect-accept-encoding"))
+        super().__init__(protocol.calls, exchange, _STREAM_HEADERS[as_json, self._is_zipped])
         self._protocol = protocol
         self._route = route
         self._as_json = as_json
@@ -116,7 +135,8 @@ class ConnectStream(FramedCall):
 
     @override
     def framed(self, message: bytes) -> bytes:
-        return envelope(self._route.answer(self._protocol.codec, message, self._as_json))
+        answer = self._route.answer(self._protocol.codec, message, self._as_json)
+        return zipped_envelope(answer) if self._is_zipped else envelope(answer)
 
     @override
     def end(self) -> None:
@@ -131,7 +151,7 @@ class ConnectProtocol:
         self.codec = codec
         self._routes = {path.encode("ascii"): _route(path, method, codec) for path, method in methods.items()}
         self._services = services_of(methods)
-        self._header_cache: HeaderCache[tuple[Fields, bool, bool], ResponseHeaders] = HeaderCache(_ok_headers)
+        self._header_cache: HeaderCache[tuple[Fields, bool, bool, bool], ResponseHeaders] = HeaderCache(_ok_headers)
 
     def serve(self, exchange: Exchange) -> bool:
         """Serve an exchange that is of this protocol; return whether it was."""
@@ -151,9 +171,9 @@ class ConnectProtocol:
             exchange.respond(ResponseHeaders(405, (TEXT, (b"allow", allow))), b"the method is called by %b\n" % allow)
         return True
 
-    def ok_headers(self, trailer: Fields, *, as_json: bool, get: bool) -> ResponseHeaders:
+    def ok_headers(self, trailer: Fields, *, as_json: bool, get: bool, is_zipped: bool) -> ResponseHeaders:
         """Return the headers of a unary answer."""
-        return self._header_cache[trailer, as_json, get]
+        return self._header_cache[trailer, as_json, get, is_zipped]
 
     def fail(self, exchange: Exchange, error: QueryError, trailer: Fields = (), http_status: int | None = None) -> None:
         """Answer a unary call with an error."""
@@ -173,7 +193,7 @@ class ConnectProtocol:
     def _refuse_path(self, exchange: Exchange, path: str, content_type: bytes) -> None:
         error = unknown_method(path, self._services)
         if content_type in _STREAM_TYPES:
-            headers = _STREAM_HEADERS[_STREAM_TYPES[content_type]]
+            headers = _STREAM_HEADERS[_STREAM_TYPES[content_type], False]
             exchange.respond(headers, _end_frame({"error": error_value(error, self.codec)}, ()))
         else:
             self.fail(exchange, error, http_status=404)
@@ -330,9 +350,11 @@ def _end_frame(last: dict[str, Any], trailer: Fields) -> bytes:
     return envelope(compact(last), _END_STREAM)
 
 
-def _ok_headers(key: tuple[Fields, bool, bool]) -> ResponseHeaders:
-    trailer, as_json, get = key
+def _ok_headers(key: tuple[Fields, bool, bool, bool]) -> ResponseHeaders:
+    trailer, as_json, get, is_zipped = key
     fields: Fields = ((b"content-type", _JSON if as_json else _PROTO), (b"accept-encoding", GZIP))
+    if is_zipped:
+        fields += ((b"content-encoding", GZIP),)
     if get:
         fields += (_NO_STORE,)
     return ResponseHeaders(200, fields + _as_headers(trailer))
@@ -343,6 +365,14 @@ def _as_headers(trailer: Fields) -> Fields:
 
 
 _STREAM_HEADERS = {
-    as_json: ResponseHeaders(200, ((b"content-type", content_type), (b"connect-accept-encoding", GZIP)))
+    (as_json, is_zipped): ResponseHeaders(
+        200,
+        (
+            (b"content-type", content_type),
+            (b"connect-accept-encoding", GZIP),
+            *(((b"connect-content-encoding", GZIP),) if is_zipped else ()),
+        ),
+    )
     for content_type, as_json in _STREAM_TYPES.items()
+    for is_zipped in (False, True)
 }

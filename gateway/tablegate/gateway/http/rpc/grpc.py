@@ -9,7 +9,16 @@ from typing_extensions import override
 
 from tablegate.gateway.cluster.forward_token import FORWARDED
 from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, TEXT, Exchange, HeaderCache, ResponseHeaders, Trailer
-from tablegate.gateway.http.rpc.calls import Calls, ServedCall, as_query_error, checked_encoding, retry_after, unzipped
+from tablegate.gateway.http.rpc.calls import (
+    GZIP,
+    Calls,
+    ServedCall,
+    as_query_error,
+    checked_encoding,
+    retry_after,
+    unzipped,
+)
+from tablegate.gateway.http.rpc.compression import SMALL_BYTES, answer_zipped, zipped
 from tablegate.gateway.query.call import DuplexMethod, Fields, Method, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import (
     InvalidField,
@@ -30,6 +39,7 @@ CONTENT_TYPES = frozenset({CONTENT_TYPE, CONTENT_TYPE + b"+proto"})
 OK: Fields = ((b"grpc-status", b"0"),)
 _FIELDS: Fields = ((b"content-type", CONTENT_TYPE),)
 _HEADERS = ResponseHeaders(200, _FIELDS)
+_ZIPPED_HEADERS = ResponseHeaders(200, (*_FIELDS, (b"grpc-encoding", GZIP)))
 _ERROR_FIELDS: Fields = (*_FIELDS, (b"grpc-accept-encoding", b"identity,gzip"))
 _NEEDS_HTTP2 = ResponseHeaders(505, (TEXT,))
 _BROKEN = ResponseHeaders(500, (TEXT,))
@@ -49,6 +59,11 @@ _MESSAGE_SAFE = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # printable, without the %
 def envelope(message: bytes, flags: int = 0) -> bytes:
     """Return `message` with its prefix."""
     return b"%c%b%b" % (flags, len(message).to_bytes(4, "big"), message)
+
+
+def zipped_envelope(message: bytes) -> bytes:
+    """Return `message` compressed, with its prefix; as it is where it is short."""
+    return envelope(message) if len(message) < SMALL_BYTES else envelope(zipped(message), COMPRESSED)
 
 
 class Enveloper:
@@ -173,7 +188,7 @@ def error_fields(error: QueryError) -> Fields:
 class GrpcCall(ServedCall):
     """A call over gRPC."""
 
-    __slots__ = ("_begun", "_envelope", "_trailers")
+    __slots__ = ("_begun", "_envelope", "_trailers", "is_zipped")
 
     def __init__(
         self, calls: Calls, exchange: Exchange, trailers: HeaderCache[Fields, Trailer], enveloper: Enveloper
@@ -182,6 +197,7 @@ class GrpcCall(ServedCall):
         self._trailers = trailers
         self._envelope = enveloper
         self._begun = False
+        self.is_zipped = False  # whether messages of the stream are compressed
 
     @property
     @override
@@ -191,7 +207,13 @@ class GrpcCall(ServedCall):
 
     def answer(self, message: bytes) -> None:
         """Answer a unary call."""
-        self.exchange.respond(_HEADERS, envelope(message), self._trailers[self.trailer])
+        if len(message) >= SMALL_BYTES and self.exchange.headers.get(b"grpc-encoding") == GZIP:
+            answer_zipped(self.exchange, message, self._answer_zipped)
+        else:
+            self.exchange.respond(_HEADERS, envelope(message), self._trailers[self.trailer])
+
+    def _answer_zipped(self, data: bytes) -> None:
+        self.exchange.respond(_ZIPPED_HEADERS, envelope(data, COMPRESSED), self._trailers[self.trailer])
 
     def fail(self, error: QueryError) -> None:
         """Answer with an error."""
@@ -204,7 +226,7 @@ class GrpcCall(ServedCall):
     async def send(self, message: bytes) -> None:
         """Send a message of a stream."""
         self._begin()
-        await self.exchange.send(self._envelope(message))
+        await self.exchange.send(zipped_envelope(message) if self.is_zipped else self._envelope(message))
 
     def offer(self, message: bytes) -> bool:
         """Send a message of a stream, if that can be at once; else return False and send nothing."""
@@ -220,7 +242,7 @@ class GrpcCall(ServedCall):
     def _begin(self) -> None:
         if not self._begun:
             self._begun = True
-            self.exchange.begin(_HEADERS)
+            self.exchange.begin(_ZIPPED_HEADERS if self.is_zipped else _HEADERS)
 
 
 class GrpcProtocol:
@@ -293,6 +315,7 @@ class GrpcProtocol:
         if isinstance(method, UnaryMethod):
             self._calls.unary(call, path, method, message)
         elif isinstance(method, StreamMethod):
+            call.is_zipped = method.is_bulk and encoding is not None
             self._calls.stream(call, path, method, message)
         else:
             self._calls.duplex(call, path, method, messages(exchange, encoding, self._calls.message_bytes_max))

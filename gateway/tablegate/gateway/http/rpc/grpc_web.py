@@ -10,8 +10,19 @@ import re
 from typing_extensions import override
 
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
-from tablegate.gateway.http.rpc.calls import Calls, FramedCall, checked_encoding
-from tablegate.gateway.http.rpc.grpc import OK, MethodTable, envelope, error_fields, messages, only_message, timeout_s
+from tablegate.gateway.http.rpc.calls import GZIP, Calls, FramedCall, checked_encoding
+from tablegate.gateway.http.rpc.compression import SMALL_BYTES, answer_zipped
+from tablegate.gateway.http.rpc.grpc import (
+    COMPRESSED,
+    OK,
+    MethodTable,
+    envelope,
+    error_fields,
+    messages,
+    only_message,
+    timeout_s,
+    zipped_envelope,
+)
 from tablegate.gateway.query.call import DuplexMethod, Fields, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge
 
@@ -19,8 +30,16 @@ CONTENT_TYPE = b"application/grpc-web"
 _TEXT_TYPE = b"application/grpc-web-text"
 _IS_TEXT = {CONTENT_TYPE: False, CONTENT_TYPE + b"+proto": False, _TEXT_TYPE: True, _TEXT_TYPE + b"+proto": True}
 _ANSWER_HEADERS = {
-    text: ResponseHeaders(200, ((b"content-type", name + b"+proto"), (b"grpc-accept-encoding", b"identity,gzip")))
+    (text, is_zipped): ResponseHeaders(
+        200,
+        (
+            (b"content-type", name + b"+proto"),
+            (b"grpc-accept-encoding", b"identity,gzip"),
+            *(((b"grpc-encoding", GZIP),) if is_zipped else ()),
+        ),
+    )
     for name, text in ((CONTENT_TYPE, False), (_TEXT_TYPE, True))
+    for is_zipped in (False, True)
 }
 _WRONG_TYPE = ResponseHeaders(415, (TEXT, (b"accept-post", b", ".join(_IS_TEXT))))
 _WRONG_METHOD = ResponseHeaders(405, (TEXT, (b"allow", b"POST")))
@@ -31,15 +50,27 @@ _BASE64_RUN = re.compile(rb"[^=]*=*")
 class GrpcWebCall(FramedCall):
     """A call over gRPC-Web."""
 
-    __slots__ = ("_text",)
+    __slots__ = ("_is_zipped", "_text")
 
     def __init__(self, calls: Calls, exchange: Exchange, *, text: bool) -> None:
-        super().__init__(calls, exchange, _ANSWER_HEADERS[text])
+        super().__init__(calls, exchange, _ANSWER_HEADERS[text, False])
         self._text = text
+        self._is_zipped = False
+
+    def zip(self) -> None:
+        """Compress messages from now on; before the first."""
+        self._headers, self._is_zipped = _ANSWER_HEADERS[self._text, True], True
 
     @override
     def answer(self, message: bytes) -> None:
-        self.end_with(self._frame(envelope(message) + _trailer_frame(OK + self.trailer)))
+        if len(message) >= SMALL_BYTES and self.exchange.headers.get(b"grpc-encoding") == GZIP:
+            self.zip()
+            answer_zipped(self.exchange, message, lambda data: self._answer(envelope(data, COMPRESSED)))
+        else:
+            self._answer(envelope(message))
+
+    def _answer(self, enveloped: bytes) -> None:
+        self.end_with(self._frame(enveloped + _trailer_frame(OK + self.trailer)))
 
     @override
     def fail(self, error: QueryError) -> None:
@@ -47,7 +78,7 @@ class GrpcWebCall(FramedCall):
 
     @override
     def framed(self, message: bytes) -> bytes:
-        return self._frame(envelope(message))
+        return self._frame(zipped_envelope(message) if self._is_zipped else envelope(message))
 
     @override
     def end(self) -> None:
@@ -100,6 +131,8 @@ class GrpcWebProtocol:
         if isinstance(method, UnaryMethod):
             self._calls.unary(call, path, method, message)
         elif isinstance(method, StreamMethod):
+            if method.is_bulk and encoding is not None:
+                call.zip()
             self._calls.stream(call, path, method, message)
         else:
             self._calls.duplex(call, path, method, messages(exchange, encoding, bytes_max))
