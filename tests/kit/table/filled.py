@@ -1,5 +1,6 @@
 """Tables in stores without Kafka: rows are applied as the replicator would, in a chosen number of partitions."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -172,6 +173,10 @@ class LocalCall(Call):
     def offer(self, message: bytes) -> bool:
         """Take nothing: it all comes from the handler."""
         return False
+
+    async def turn(self) -> None:
+        """Go on in the next round of the event loop."""
+        await asyncio.sleep(0)
 
     def set_trailer(self, trailer: Fields) -> None:
         """Keep the trailer."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from typing_extensions import override
 
 from tablegate.gateway.access.views import View
 from tablegate.gateway.contract.binder.problems import ContractError
@@ -263,6 +264,27 @@ def test_a_count_is_exact_while_rows_change(kind: str, seed: int, contract: Path
     store.close()
 
 
+class TurningCall(LocalCall):
+    """A call that counts how often its handler waits for its turn."""
+
+    turns = 0
+
+    @override
+    async def turn(self) -> None:
+        self.turns += 1
+        await super().turn()
+
+
+def test_each_slice_waits_for_its_turn(contract: Path) -> None:
+    choice = random.Random(3)
+    counting = Counting(MemoryStore(), contract)
+    for _ in range(60):
+        counting.change(choice)
+    call = TurningCall()
+    counting.asker.ask("CountAccounts", call=call)
+    assert call.turns == len(counting.rows) // 2 + 1
+
+
 def test_a_table_that_is_made_anew_is_counted_anew(contract: Path) -> None:
     choice = random.Random(1)
     counting = Counting(MemoryStore(), contract)
@@ -347,8 +369,8 @@ def test_windows_that_expire_during_a_count_are_counted_if_they_are_read(tmp_pat
     unary = asker.methods[path]
     assert isinstance(unary, UnaryMethod)
     answer: Any = unary.handler(b"", LocalCall())
-    answer.send(None)
-    answer.send(None)
+    for _ in range(3):  # the first one waits for its turn
+        answer.send(None)
     now_ms[0] += 10_000
     answer.send(None)
     [partition] = filled.next_offsets

@@ -178,6 +178,7 @@ def test_freshness_is_told_and_what_it_lacks(doors: GrpcCluster) -> None:
         ("GetRating", b"\xff", "INVALID_FIELD"),
         ("BatchGetRatings", {"keys": [{"movieId": number} for number in range(1_001)]}, "TOO_MANY_KEYS"),
         ("ListRatings", {"pageSize": -1}, "INVALID_FIELD"),
+        ("ListRatings", {"readMask": "nothing"}, "INVALID_FIELD"),
         ("ListRatings", {"pageToken": "x"}, "INVALID_PAGE_TOKEN"),
         ("ScanRatings", {"scanOptions": {"resumeToken": "x"}}, "INVALID_RESUME_TOKEN"),
         ("SubscribeRatings", {"subscribeOptions": {"resumeToken": "x"}}, "INVALID_RESUME_TOKEN"),

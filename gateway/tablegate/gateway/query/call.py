@@ -41,6 +41,12 @@ class Call(Protocol):
         Only while the handler waits for something of its own: then all it has yielded is sent.
         """
 
+    async def turn(self) -> None:
+        """Return when the handler may use the event loop for some milliseconds: one that does so again and again waits.
+
+        Streams have waited before each message.
+        """
+
     def set_trailer(self, trailer: Fields) -> None:
         """Send these fields after the answer; the last call counts."""
 

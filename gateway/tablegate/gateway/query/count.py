@@ -213,13 +213,14 @@ class CountRead:
         def attempt() -> bool:
             return count_slice(store, access, served, counts)
 
+        await self._call.turn()
         # Only the beginning may have to wait: what comes later is newer.
         is_done = attempt() if requirement is None else await when_fresh(attempt, requirement, self._call)
         while not is_done:
+            await self._call.turn()
             left_s = self._call.time_left_s()
             if left_s is not None and left_s <= 0:
                 raise DeadlineExceeded
-            await asyncio.sleep(0)
             is_done = attempt()
         positions = {each.partition: each.position for each in counts if each.position is not None}
         return _Counted(access.router.directory.own_id, sum(each.count for each in counts), positions, ())

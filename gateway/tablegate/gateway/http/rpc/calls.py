@@ -144,6 +144,10 @@ class ServedCall(ABC):
         """Return what the client sees of the table of another query; raise `NotAllowed`."""
         return self._calls.view_of(self.admitted, path)
 
+    async def turn(self) -> None:
+        """Return when it is the turn of this call, among those and the streams that are long at work."""
+        await self._calls.turns.wait()
+
     def set_trailer(self, trailer: Fields) -> None:
         """Send these fields after the answer."""
         self.trailer = trailer
@@ -264,7 +268,7 @@ class Calls:
         self._streams = ConcurrencyLimit(
             "streams", most=limits.streams_max, most_of_principal=limits.streams_of_principal_max
         )
-        self._turns = StreamTurns()
+        self.turns = StreamTurns()
         self._tasks: set[asyncio.Future[None]] = set()
         self._duplex: set[asyncio.Future[None]] = set()
 
@@ -405,10 +409,10 @@ class Calls:
             if self.draining:
                 raise ShuttingDown
             async with asyncio.timeout(call.time_left_s()), aclosing(messages):  # type: ignore[type-var]
-                await self._turns.wait()
+                await self.turns.wait()
                 async for message in messages:
                     await call.send(message)
-                    await self._turns.wait()
+                    await self.turns.wait()
                     if usage.is_charged and (wait_s := usage.charge(len(message))) > 0:
                         await asyncio.sleep(wait_s)
             call.end()

@@ -121,6 +121,10 @@ class PartCall(Call):
         return False
 
     @override
+    async def turn(self) -> None:
+        await self._call.turn()
+
+    @override
     def set_trailer(self, trailer: Fields) -> None:
         return
 
