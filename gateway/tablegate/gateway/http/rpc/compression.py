@@ -1,7 +1,7 @@
 """Answers that are compressed with gzip, for those who ask for it.
 
 Who asks: over REST and Connect, whoever accepts it, as HTTP has it. Over gRPC and gRPC-Web every client says of itself
-that it accepts gzip; there it is who compresses its requests (`grpc-encoding`), and is answered alike, as gRPC's own
+that it accepts gzip; there it is who compresses its requests (`grpc-encoding`), and is answered alike, as grpc-go's
 servers do.
 
 What is compressed: answers from `SMALL_BYTES` on, and the messages of a stream whose method says so. Streams that wait
