@@ -66,7 +66,7 @@ def _of_requests() -> list[tuple[str, str, str]]:
         ),
         (
             "paths of a field mask",
-            f"{masks.PATHS_MAX:,}; the {masks.MASKS_MAX} masks of a query that were used last are kept compiled",
+            f"{masks.PATHS_MAX:,}; the {masks.MASKS_MAX:,} masks of a process that were used last are kept compiled",
             "INVALID_ARGUMENT, INVALID_FIELD; others are compiled again",
         ),
         (

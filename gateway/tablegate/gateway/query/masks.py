@@ -29,7 +29,7 @@ from tablegate.gateway.contract.columns import in_oneof
 from tablegate.gateway.query.errors import CorruptRow, InvalidField
 
 PATHS_MAX = 1_000  # of a mask: more than a row has columns, and they take half a millisecond
-MASKS_MAX = 64  # of a query, kept compiled; each takes some kilobytes
+MASKS_MAX = 1_000  # kept compiled, of all queries and all who ask; each takes some 6 KB
 
 Trim = Callable[[bytes], bytes]
 """From the bytes of a row to those of what is wanted of it; raises `CorruptRow`."""
@@ -50,17 +50,7 @@ def mask_reader(query: Query, always: Sequence[str] = ()) -> Callable[[Message],
     if mask is None:
         return lambda _: None
     name, table = mask.name, query.table
-    kept = [*(column.name for column in table.key), *always]
-
-    @lru_cache(MASKS_MAX)
-    def compiled(paths: tuple[str, ...]) -> Trim | None:
-        wanted = wanted_of(name, paths, table.row)
-        if wanted is None:
-            return None
-        for path in kept:
-            problem = _add(wanted, path, table.row)
-            assert problem is None, "the contract was checked"
-        return trimmer(wanted, table)
+    kept = (*(column.name for column in table.key), *always)
 
     def read(request: Any) -> Trim | None:
         if not request.HasField(name):
@@ -68,9 +58,20 @@ def mask_reader(query: Query, always: Sequence[str] = ()) -> Callable[[Message],
         paths = getattr(request, name).paths
         if len(paths) > PATHS_MAX:
             raise InvalidField(name, f"has {len(paths)} paths, and at most {PATHS_MAX} are read; leave it out for all")
-        return compiled(tuple(paths)) if paths else None
+        return _compiled(name, tuple(paths), kept, table) if paths else None
 
     return read
+
+
+@lru_cache(MASKS_MAX)
+def _compiled(field: str, paths: tuple[str, ...], kept: tuple[str, ...], table: Table) -> Trim | None:
+    wanted = wanted_of(field, paths, table.row)
+    if wanted is None:
+        return None
+    for path in kept:
+        problem = _add(wanted, path, table.row)
+        assert problem is None, "the contract was checked"
+    return trimmer(wanted, table)
 
 
 def wanted_of(field: str, paths: Iterable[str], row: Descriptor) -> Wanted | None:
