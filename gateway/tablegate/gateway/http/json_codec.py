@@ -149,14 +149,13 @@ class JsonCodec:
         a time in the year 10000.
         """
         message: Message = message_class.FromString(data)
-        descriptor: Any = message_class.DESCRIPTOR
         try:
-            return self._encoder.of(descriptor)(message).encode()
+            return self._encoder.encode(message)
         except Exception:  # noqa: BLE001  an Any of unknown type; whatever else it is, json_format says it in its words
             return compact(self.to_value(message))
 
-    def _special(self, message: Message) -> str:
-        return _encode(json_format.MessageToDict(message, descriptor_pool=self._any_types))
+    def _special(self, message: Message) -> Any:
+        return json_format.MessageToDict(message, descriptor_pool=self._any_types)
 
     def to_value(self, message: Message, **style: bool) -> Any:
         """Return what the JSON of a message holds; raise as `to_json` does. May change Anys inside `message`.
