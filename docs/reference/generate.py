@@ -321,7 +321,7 @@ def metrics_page() -> str:
     table.poison.add(reason="a reason")
     table.partitions.add(phase=1, state=1).as_of_time.GetCurrentTime()  # type: ignore[arg-type]
     process = {"process": "a process", "calls": [("a path", 0, Durations().counts, 0)], "refused": {"a limit": 1}}
-    process.update(dict.fromkeys(("cpu_s", "memory_bytes", "open_files", "start_s"), 1))
+    process.update(dict.fromkeys(("cpu_s", "memory_bytes", "open_files", "start_s", "kept_bytes"), 1))
     text = NOTE + "# Metrics\n\n"
     head = "| metric | kind | labels | meaning |\n|---|---|---|---|\n"
     text += "## Gateways\n\n`GET /metrics` on the gateway's port, or on that of `--admin`, in the text format of "

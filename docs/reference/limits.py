@@ -17,7 +17,7 @@ from tablegate.gateway.query.limits import DEFAULT_LIMITS as QUERY
 from tablegate.gateway.query.subscribe import selections
 
 LISTENER = listener.Limits()
-HTTP1, HTTP2, MEMORY = LISTENER.http1, LISTENER.http2, LISTENER.memory
+HTTP1, HTTP2, MEMORY, WAIT = LISTENER.http1, LISTENER.http2, LISTENER.memory, LISTENER.wait
 CALLS = calls.CallLimits()
 
 
@@ -259,6 +259,11 @@ def _of_floods() -> list[tuple[str, str, str]]:
                 "the others have theirs: first who has used the least of the loop ([decision "
                 "127](../decisions/0127-connections-take-turns.md))"
             ),
+        ),
+        (
+            "wait for such a turn, by the processor's clock",
+            f"{WAIT.wait_max_s * 1_000:g} ms, once there was no pause for {WAIT.burst_s:g} s",
+            ("RESOURCE_EXHAUSTED, OVERLOADED ([decision 131](../decisions/0131-who-waits-too-long-is-refused.md))"),
         ),
     ]
 

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tests.bench import cluster, indexes, latency, peer, picture, placement, serving, throughput
+from tests.bench import cluster, indexes, latency, overload, peer, picture, placement, serving, throughput
 from tests.bench.figures import Figures
 from tests.bench.gets import hot_figure
 from tests.bench.serving import Part
@@ -41,6 +41,7 @@ def main(
     repeat: Annotated[int, typer.Option(min=1, help="Loads of each kind; their median counts.")] = 5,
     probes: Annotated[int, typer.Option(help="Events whose way to a Get is timed.")] = 300,
     records: Annotated[int, typer.Option(min=10_000, help="Records of the backlog that jobs work off.")] = 1_000_000,
+    overload_seconds: Annotated[float, typer.Option(help="Length of the overload.")] = overload.SECONDS,
     table: Annotated[list[str] | None, typer.Option(help="Tables whose jobs work it off; all without it.")] = None,
     warm: Annotated[float, typer.Option(help="Seconds of load before the peer is measured.")] = 40.0,
     only: Annotated[Part | None, typer.Option(help="The part to measure; all without it.")] = None,
@@ -58,7 +59,7 @@ def main(
         built = peer.build(peer_dir.resolve(), work) if peer_dir and peer.can_build() else None
         if built is None:
             OUT.print("no peer: name its directory with --peer, and have Maven")
-        if parts - {Part.LATENCY, Part.THROUGHPUT, Part.PLACEMENT, Part.INDEXES, Part.CLUSTER}:
+        if parts - {Part.LATENCY, Part.THROUGHPUT, Part.PLACEMENT, Part.INDEXES, Part.CLUSTER, Part.OVERLOAD}:
             serving.measure(work, built, figures, parts=parts, rows=rows, seconds=seconds, repeat=repeat, warm_s=warm)
         if Part.LATENCY in parts:
             latency.measure(work, built, figures, probes=probes)
@@ -70,6 +71,8 @@ def main(
             indexes.measure(work, figures, repeat=repeat)
         if Part.CLUSTER in parts:
             cluster.measure(work, figures, seconds=seconds, repeat=repeat)
+        if Part.OVERLOAD in parts:
+            overload.measure(work, figures, seconds=overload_seconds)
     noises.append(noise())
     report = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -1,6 +1,6 @@
 """How long a Get takes beside scans that never end: `python -m tests.bench.fairness [SCANS] [SECONDS]`.
 
-One worker's server runs in a process of its own, over rows in memory. Clients read whole scans as JSON lines over
+One worker's server runs in a process of its own, over rows in LMDB. Clients read whole scans as JSON lines over
 HTTP/1.1, again and again; one more asks for one row at a time. The figures: p50 and p99 of a Get in ms, and MB/s of all
 scans together.
 """
@@ -8,28 +8,47 @@ scans together.
 import asyncio
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from tablegate.gateway.http.server import HttpServer, web_protocols
 from tablegate.gateway.query.service import query_methods
+from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.gateway.stores.notifier import Notifier
-from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
 
 ROWS = 20_000
 _GET = b"GET /v1/ratings/7 HTTP/1.1\r\nhost: a\r\n\r\n"
 _SCAN = b"GET /v1/ratings:scan HTTP/1.1\r\nhost: a\r\n\r\n"
+_SERVE = (sys.executable, "-m", "tests.bench.fairness", "serve")
 _END = b"\r\n0\r\n\r\n"
 
 
-async def _serve() -> None:
-    store, catalogue = MemoryStore(), catalogue_of()
+async def _serve(directory: Path) -> None:
+    store, catalogue = LmdbStore(directory), catalogue_of()
     ratings_table(store).put(rating(number) for number in range(ROWS))
     methods = query_methods(catalogue, store, SIGNER, Notifier())
     server = HttpServer(methods, "127.0.0.1:0", web=web_protocols(catalogue))
     await server.start()
     print(server.port, flush=True)
     await asyncio.Event().wait()
+
+
+@contextmanager
+def serve_alone() -> Iterator[tuple[int, int]]:
+    """Serve in a process of its own; give the port and the process id."""
+    with (
+        tempfile.TemporaryDirectory(prefix="tablegate-bench-") as directory,
+        subprocess.Popen([*_SERVE, directory], stdout=subprocess.PIPE) as server,
+    ):
+        assert server.stdout is not None
+        try:
+            yield int(server.stdout.readline()), server.pid
+        finally:
+            server.kill()
 
 
 async def _scan(port: int, received: list[int]) -> None:
@@ -74,15 +93,11 @@ async def _measure(port: int, scans: int, seconds: float) -> None:
 def main() -> None:
     """Serve, or measure with a server in another process."""
     if sys.argv[1:2] == ["serve"]:
-        asyncio.run(_serve())
+        asyncio.run(_serve(Path(sys.argv[2])))
         return
     scans, seconds = int((sys.argv[1:2] or ["10"])[0]), float((sys.argv[2:3] or ["5"])[0])
-    with subprocess.Popen([sys.executable, "-m", "tests.bench.fairness", "serve"], stdout=subprocess.PIPE) as server:
-        assert server.stdout is not None
-        try:
-            asyncio.run(_measure(int(server.stdout.readline()), scans, seconds))
-        finally:
-            server.kill()
+    with serve_alone() as (port, _):
+        asyncio.run(_measure(port, scans, seconds))
 
 
 if __name__ == "__main__":

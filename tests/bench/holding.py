@@ -1,11 +1,10 @@
 """What connections make a worker hold that ask for much and take nothing: `python -m tests.bench.holding [COUNT]`.
 
-One worker's server runs in a process of its own, over rows in memory; each kind of client (`KINDS`) has a new one. The
+One worker's server runs in a process of its own, over rows in LMDB; each kind of client (`KINDS`) has a new one. The
 figures: the server's memory (RSS) afterwards less that before, for each connection and in all; and what a client of
 another address gets that comes then.
 """
 
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from socket import create_connection, socket
 
+from tests.bench.fairness import serve_alone
 from tests.kit.http.h2 import OPENING, call, data, head, initial_window, request
 
 IDLE_S = 1.5  # longer than the server's timer
@@ -67,25 +67,20 @@ def _client(port: int, source: str, message: bytes) -> socket:
 
 
 def _measure(kind: str, connections: int) -> None:
-    with subprocess.Popen([sys.executable, "-m", "tests.bench.fairness", "serve"], stdout=subprocess.PIPE) as server:
-        assert server.stdout is not None
-        try:
-            port = int(server.stdout.readline())
-            before = _resident(server.pid)
-            clients = [_client(port, f"127.0.1.{1 + number % 200}", KINDS[kind]) for number in range(connections)]
-            _wait_until_idle(server.pid)
-            kept = _resident(server.pid) - before
-            begun_s = time.monotonic()
-            other = _client(port, "127.0.0.1", b"GET /v1/ratings/7 HTTP/1.1\r\nhost: a\r\n\r\n")
-            other.settimeout(None)
-            answer = other.recv(1 << 16).partition(b"\r\n")[0].decode()
-            took_ms = 1_000 * (time.monotonic() - begun_s)
-            print(f"{kind}, {connections} times: {kept / connections / 1e3:.0f} KB each, {kept / 1e6:.0f} MB", end="; ")
-            print(f"another client gets {answer} in {took_ms:.0f} ms", flush=True)
-            for client in clients:
-                client.close()
-        finally:
-            server.kill()
+    with serve_alone() as (port, pid):
+        before = _resident(pid)
+        clients = [_client(port, f"127.0.1.{1 + number % 200}", KINDS[kind]) for number in range(connections)]
+        _wait_until_idle(pid)
+        kept = _resident(pid) - before
+        begun_s = time.monotonic()
+        other = _client(port, "127.0.0.1", b"GET /v1/ratings/7 HTTP/1.1\r\nhost: a\r\n\r\n")
+        other.settimeout(None)
+        answer = other.recv(1 << 16).partition(b"\r\n")[0].decode()
+        took_ms = 1_000 * (time.monotonic() - begun_s)
+        print(f"{kind}, {connections} times: {kept / connections / 1e3:.0f} KB each, {kept / 1e6:.0f} MB", end="; ")
+        print(f"another client gets {answer} in {took_ms:.0f} ms", flush=True)
+        for client in clients:
+            client.close()
 
 
 def main() -> None:

@@ -39,6 +39,7 @@ class Part(StrEnum):
     PLACEMENT = "placement"
     INDEXES = "indexes"
     CLUSTER = "cluster"
+    OVERLOAD = "overload"
 
 
 def measure(

@@ -16,12 +16,13 @@ var commands = map[string]func(*flag.FlagSet, []string) (any, error){
 	"scan":      scan,
 	"streams":   streams,
 	"subscribe": subscribe,
+	"overload":  overload,
 	"floor":     floor,
 }
 
 func main() {
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "give a command: calls, connects, scan, streams, subscribe or floor")
+		fmt.Fprintln(os.Stderr, "give a command: calls, connects, scan, streams, subscribe, overload or floor")
 		os.Exit(2)
 	}
 	// Client and server share the machine's cores: collect garbage less often than a server would.

@@ -11,7 +11,7 @@ import h11
 import hpack
 from google.protobuf import descriptor_pool, json_format
 
-from tablegate.gateway.http.exchange import App, Exchange
+from tablegate.gateway.http.exchange import App, Excess, Exchange
 from tablegate.gateway.http.h1_exchange import Http1Exchange
 from tablegate.gateway.http.h1_parser import SLICE_BYTES, RequestParser
 from tablegate.gateway.http.h2.connection import ServerConnection
@@ -113,7 +113,7 @@ class _AnyApp(App):
     def serve(self, exchange: Exchange) -> None:
         raise AssertionError("nothing is served here")
 
-    def refuse(self, exchange: Exchange) -> None:
+    def refuse(self, exchange: Exchange, excess: Excess) -> None:
         raise AssertionError("nothing is served here")
 
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from tablegate.gateway.http.connection_turns import ConnectionTurns
-from tablegate.gateway.http.exchange import Exchange, ResponseHeaders, Trailer
+from tablegate.gateway.http.connection_turns import ConnectionTurns, WaitLimits
+from tablegate.gateway.http.exchange import Excess, Exchange, ResponseHeaders, Trailer
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.frames import END_HEADERS, END_STREAM, frame
 from tablegate.gateway.http.h2.headers import HpackDecoder
@@ -219,7 +219,7 @@ class PathApp:
         elif name == b"echo":
             exchange.respond(HEAD, exchange.body, TRAILER)
 
-    def refuse(self, exchange: Exchange) -> None:
+    def refuse(self, exchange: Exchange, excess: Excess) -> None:
         exchange.respond(ResponseHeaders(429), b"too much", TRAILER)
 
     async def _later(self, exchange: Exchange) -> None:
@@ -243,11 +243,11 @@ class PathApp:
 class Served:
     """A server of `PathApp`, and its clients."""
 
-    def __init__(self, app: PathApp, limits: Http2Limits, memory: MemoryLimits) -> None:
+    def __init__(self, app: PathApp, limits: Http2Limits, memory: MemoryLimits, wait: WaitLimits) -> None:
         self.app = app
         self.connections: set[Http2Connection] = set()
         self._limits = limits
-        self._turns = ConnectionTurns()
+        self._turns = ConnectionTurns(limits=wait)
         self.memory = MemoryBudget(memory)
         self._clients: list[RawClient] = []
         self._server: asyncio.Server
@@ -298,10 +298,14 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    body_bytes_max: int = 100_000, *, memory: MemoryLimits | None = None, **limits: float
+    body_bytes_max: int = 100_000,
+    *,
+    memory: MemoryLimits | None = None,
+    wait: WaitLimits | None = None,
+    **limits: float,
 ) -> AsyncIterator[Served]:
     """Serve a `PathApp`."""
-    server = Served(PathApp(body_bytes_max), Http2Limits(**limits), memory or MemoryLimits())
+    server = Served(PathApp(body_bytes_max), Http2Limits(**limits), memory or MemoryLimits(), wait or WaitLimits())
     await server.start()
     try:
         yield server

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from tablegate.gateway.http.connection_turns import ConnectionTurns
-from tablegate.gateway.http.exchange import Exchange, ResponseHeaders, Trailer
+from tablegate.gateway.http.exchange import Excess, Exchange, ResponseHeaders, Trailer
 from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
 from tablegate.gateway.http.memory import MemoryBudget, MemoryLimits
 
@@ -65,7 +65,7 @@ class SmallApp:
             case _:
                 exchange.respond(OK, exchange.body, Trailer(((b"left", b"out"),)))
 
-    def refuse(self, exchange: Exchange) -> None:
+    def refuse(self, exchange: Exchange, excess: Excess) -> None:
         exchange.respond(TOO_MUCH, b"too much")
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

@@ -59,7 +59,7 @@ class Admin:
                 **metadata_methods(catalogue, self._store, SIGNER, Notifier()),
             },
             "127.0.0.1:0",
-            metrics=Metrics(Calls(), self._store, ProcessFile(self._directory, name="worker-0", parent=1), lambda: 0),
+            metrics=Metrics(Calls(), self._store, ProcessFile(self._directory, name="worker-0", parent=1), dict),
             unready_reason=lambda: self.missing,
             tls=self._tls,
         )

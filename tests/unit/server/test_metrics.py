@@ -58,7 +58,7 @@ def port(tmp_path: Path) -> Iterator[int]:
     methods = query_methods(catalogue, store, SIGNER, Notifier())
 
     def web(_methods: object, calls: Calls) -> list[Metrics]:
-        return [Metrics(calls, store, file_of(tmp_path, "worker-0"), lambda: 3)]
+        return [Metrics(calls, store, file_of(tmp_path, "worker-0"), lambda: {"connections": 3, "kept_bytes": 5})]
 
     with ServerThread(lambda: HttpServer(methods, "127.0.0.1:0", web=web)) as door:
         yield door.port
@@ -113,7 +113,9 @@ def _worker_of_before(directory: Path, name: str, parent: int = PARENT) -> None:
     for _ in range(41):
         calls.ended[f"{SERVICE}/GetRating", code_pb2.OK].add(0.1)
     calls.refused["streams"] = 2
-    Metrics(calls, MemoryStore(), file_of(directory, name, parent), lambda: 4).publish()
+    Metrics(
+        calls, MemoryStore(), file_of(directory, name, parent), lambda: {"connections": 4, "kept_bytes": 6}
+    ).publish()
 
 
 def test_one_worker_answers_for_all_of_its_gateway(port: int, tmp_path: Path) -> None:
@@ -128,6 +130,8 @@ def test_one_worker_answers_for_all_of_its_gateway(port: int, tmp_path: Path) ->
 
     assert _calls("GetRating", "OK", 42) in lines
     assert "tablegate_connections 7.0" in lines
+    assert 'tablegate_process_kept_bytes{process="worker-1"} 6.0' in lines
+    assert 'tablegate_process_kept_bytes_max{process="worker-1"} 2.68435456e+08' in lines
     assert 'tablegate_refused_calls_total{limit="streams"} 2.0' in lines
     processes = [line for line in lines if line.startswith("tablegate_process_cpu_seconds_total{")]
     assert [re.findall(r'"([^"]+)"', line) for line in processes] == [["replicator"], ["worker-0"], ["worker-1"]]
@@ -136,7 +140,7 @@ def test_one_worker_answers_for_all_of_its_gateway(port: int, tmp_path: Path) ->
 def test_a_worker_that_is_started_again_goes_on_counting(tmp_path: Path) -> None:
     _worker_of_before(tmp_path, "worker-0")
     calls = Calls()
-    Metrics(calls, MemoryStore(), file_of(tmp_path, "worker-0"), lambda: 0)
+    Metrics(calls, MemoryStore(), file_of(tmp_path, "worker-0"), dict)
     calls.ended[f"{SERVICE}/GetRating", code_pb2.OK].add(0.1)
     durations = calls.ended[f"{SERVICE}/GetRating", code_pb2.OK]
     assert sum(durations.counts) == 42

@@ -8,6 +8,7 @@ Decision: docs/decisions/0029-messages-are-offered.md
 """
 
 from collections.abc import Callable, Hashable, Mapping
+from enum import Enum
 from http import HTTPStatus
 from typing import Generic, Protocol, TypeVar
 
@@ -124,6 +125,13 @@ class Exchange(Protocol):
         """Return the next piece of the request's body, b"" at its end. Only where `App.streams_body`."""
 
 
+class Excess(Enum):
+    """What there is too much of, so that an exchange is refused; the value names the limit."""
+
+    KEPT = "bytes kept"
+    WAITED = "time waited"
+
+
 class App(Protocol):
     """What serves exchanges."""
 
@@ -136,5 +144,5 @@ class App(Protocol):
     def serve(self, exchange: Exchange) -> None:
         """Serve an exchange, now or later. Never raises."""
 
-    def refuse(self, exchange: Exchange) -> None:
-        """Answer that this client makes the process hold too much already. Never raises."""
+    def refuse(self, exchange: Exchange, excess: Excess) -> None:
+        """Answer that there is too much of something. Never raises."""

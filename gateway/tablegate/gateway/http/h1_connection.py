@@ -28,7 +28,7 @@ from typing import cast
 from typing_extensions import override
 
 from tablegate.gateway.http.connection_turns import Turn
-from tablegate.gateway.http.exchange import TEXT, App, ResponseHeaders
+from tablegate.gateway.http.exchange import TEXT, App, Excess, ResponseHeaders
 from tablegate.gateway.http.h1_exchange import CLOSE, Http1Exchange
 from tablegate.gateway.http.h1_parser import SLICE_BYTES, Refusal, RequestParser
 from tablegate.gateway.http.memory import REQUEST_BYTES, MemoryAccount
@@ -88,6 +88,8 @@ class Http1Connection(Receiver):
         self._limits = limits
         self._turn = turn
         self._turn_scheduled = False
+        self._waited = False  # what is served now has waited for its turn
+        self._received_bytes = 0
         self._account = account
         self._on_closed = on_closed
         self._parser = RequestParser(app, self._new_exchange, limits.header_bytes_max)
@@ -133,6 +135,7 @@ class Http1Connection(Receiver):
     def data_received(self, data: bytes) -> None:
         if self._over or self._parser.over:
             return
+        self._received_bytes += len(data)
         if self._rest:
             self._rest = self._rest[self._at :] + data
             self._at = 0
@@ -317,9 +320,7 @@ class Http1Connection(Receiver):
             return
         self._advancing = True
         ready = self._parser.ready
-        if self._account.budget.is_scarce:
-            self._count_kept()  # answers may have left since
-        serve = self._app.refuse if self._account.is_refused else self._app.serve
+        excess = self._excess()
         more = False
         served = 0
         begun_s = time.perf_counter()
@@ -331,7 +332,10 @@ class Http1Connection(Receiver):
                     break
                 served += 1
                 self._work = ready.popleft()
-                serve(self._work)
+                if excess is None:
+                    self._app.serve(self._work)
+                else:
+                    self._app.refuse(self._work, excess)
             elif self._may_parse():
                 self._parse()
             else:
@@ -342,11 +346,23 @@ class Http1Connection(Receiver):
         self._turn.spend(begun_s, time.perf_counter() - begun_s)
         if more and not self._over:
             self._schedule_turn()
+        elif self._waited:
+            self._waited = False
+            self._turn.forget_arrivals()
+
+    def _excess(self) -> Excess | None:
+        """Return for what the requests of this turn are refused."""
+        if self._waited and self._turn.has_waited_too_long(self._received_bytes - len(self._rest) + self._at):
+            return Excess.WAITED
+        if self._account.budget.is_scarce:
+            self._count_kept()  # answers may have left since
+        return Excess.KEPT if self._account.is_refused else None
 
     def _schedule_turn(self) -> None:
         """Let other connections have their turn, then go on."""
+        self._turn.note_arrival(self._received_bytes)
         if not self._turn_scheduled:
-            self._turn_scheduled = True
+            self._turn_scheduled = self._waited = True
             self._pause_where_full()
             self._turn.wait(self._next_turn)
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from tablegate.gateway.http.connection_turns import Turn
-from tablegate.gateway.http.exchange import TEXT, App, ResponseHeaders
+from tablegate.gateway.http.exchange import TEXT, App, Excess, ResponseHeaders
 from tablegate.gateway.http.h2.connection import ServerConnection
 from tablegate.gateway.http.h2.frames import (
     CANCEL,
@@ -97,6 +97,8 @@ class Http2Connection(Receiver):
         self._on_closed = on_closed
         self._postponed: dict[int, Http2Exchange] = {}  # requests that are served when the client has taken answers
         self._turn_scheduled = False  # what was received waits for another turn
+        self._waited = False  # some of it has waited for this one
+        self._received_bytes = 0
         self._full = False  # the client leaves so much unread that it is not read any more, either
         self._over = False  # nothing more is received or sent
         self._started = False  # the preface was there at the last tick
@@ -139,12 +141,14 @@ class Http2Connection(Receiver):
         if self._over:
             return
         self._silent_since = None
+        self._received_bytes += len(data)
         try:
             self.h2.receive_data(data)
         except Http2ConnectionError as error:
             self._fail(error)
             return
         if self._turn_scheduled:
+            self._turn.note_arrival(self._received_bytes)
             if len(self.h2.unread) > UNREAD_BYTES_MAX:
                 self._set_reading()
         elif self._turn.turns.is_busy:
@@ -279,11 +283,16 @@ class Http2Connection(Receiver):
             turns.end_round()
         if more and not self._over:
             self._schedule_turn()
+        elif self._waited:
+            self._waited = False
+            self._turn.forget_arrivals()
 
-    def _is_refused(self) -> bool:
-        """Return whether too much is kept still: answers may have left since it was counted."""
-        self._count_kept()
-        return self._account.is_refused
+    def _excess(self) -> Excess | None:
+        """Return for what the requests of this turn are refused."""
+        if self._waited and self._turn.has_waited_too_long(self._received_bytes - len(self.h2.unread)):
+            return Excess.WAITED
+        self._count_kept()  # answers may have left since
+        return Excess.KEPT if self._account.is_refused else None
 
     def _count_kept(self) -> None:
         """Count what is kept of the client's, and let it send no more where that is too much."""
@@ -298,7 +307,7 @@ class Http2Connection(Receiver):
         next_event = h2.next_event
         serve = self._app.serve
         queue = self.send_queue
-        refused = self._account.budget.is_scarce and self._is_refused()
+        excess = self._excess() if self._waited or self._account.budget.is_scarce else None
         clock = time.perf_counter
         more = True
         for count in range(TURN_FRAMES):
@@ -306,8 +315,8 @@ class Http2Connection(Receiver):
             if type(event) is Http2Exchange:
                 if queue.unsent_bytes > UNSENT_BYTES_MAX:
                     self._postpone(event)
-                elif refused:
-                    self._app.refuse(event)
+                elif excess is not None:
+                    self._app.refuse(event, excess)
                 else:
                     serve(event)
             elif event is NEED_DATA:
@@ -372,12 +381,14 @@ class Http2Connection(Receiver):
     def _schedule_turn(self) -> None:
         """Let other connections have their turn, then go on."""
         if not self._turn_scheduled:
-            self._turn_scheduled = True
+            self._turn_scheduled = self._waited = True
             self._set_reading()
+            self._turn.note_arrival(self._received_bytes)
             self._turn.wait(self._next_turn)
 
     def _next_turn(self) -> None:
         if self._full or self._over:
+            self._turn.forget_arrivals()  # it is the client that others wait for
             return
         self._turn_scheduled = False
         self._serve_turn()

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
-from tablegate.gateway.http.connection_turns import ConnectionTurns
+from tablegate.gateway.http.connection_turns import ConnectionTurns, WaitLimits
 from tablegate.gateway.http.detection import ProtocolDetection
 from tablegate.gateway.http.exchange import App
 from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
@@ -59,6 +59,7 @@ class Limits:
     memory: MemoryLimits = field(default_factory=MemoryLimits)
     age_s: float = 3_600.0  # at most; at least four fifths of it: then a client is asked to come again
     detection_s: float = 10.0  # until it is known which protocol a client speaks; twice with TLS
+    wait: WaitLimits = field(default_factory=WaitLimits)
     refused_s: float = 2.0  # for a client to read why it is refused
     http1: Http1Limits = field(default_factory=Http1Limits)
     http2: Http2Limits = field(default_factory=Http2Limits)
@@ -126,7 +127,7 @@ class Listener:
         self._shares: Shares[_Client] = Shares()  # without those that are about to end to make room
         self._memory = MemoryBudget(self._limits.memory, self._evict_soon)
         self._eviction_scheduled = False
-        self._turns = ConnectionTurns()
+        self._turns = ConnectionTurns(limits=self._limits.wait)
         self._accepted = 0
         self._starting: set[asyncio.Task[object]] = set()  # the event loop alone would lose them
         self._empty = asyncio.Event()
@@ -144,6 +145,11 @@ class Listener:
     def connections(self) -> int:
         """Return how many connections there are."""
         return len(self._connections)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Return how many bytes connections hold for their clients, by the last count of each."""
+        return self._memory.kept_bytes
 
     @property
     def context(self) -> ssl.SSLContext | None:

@@ -84,6 +84,11 @@ class HttpServer:
         """Return how many connections there are."""
         return self._listener.connections
 
+    @property
+    def kept_bytes(self) -> int:
+        """Return how many bytes connections hold for their clients, by the last count of each."""
+        return self._listener.kept_bytes
+
     async def start(self) -> None:
         """Listen; raise `OSError` where the address cannot be had, `TlsError` where the TLS files are wrong."""
         await self._listener.start()

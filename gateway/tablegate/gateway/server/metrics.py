@@ -11,7 +11,7 @@ Decision: docs/decisions/0038-one-worker-answers-metrics.md
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from itertools import accumulate
@@ -25,6 +25,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
+from tablegate.gateway.http.memory import MemoryLimits
 from tablegate.gateway.http.rpc.calls import DURATION_BOUNDS_S, Calls, Durations
 from tablegate.gateway.server.child import Numbers, ProcessFile
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
@@ -32,6 +33,7 @@ from tablegate.v1.cluster_pb2 import ReplicaPhase
 from tablegate.v1.status_pb2 import GenerationState, GetStatusResponse, PartitionState, TableState, TableStatus
 
 PATH = b"/metrics"
+KEPT_BYTES_MAX = MemoryLimits().bytes_max
 PHASES = {number: name.removeprefix("REPLICA_PHASE_").lower() for name, number in ReplicaPhase.items() if number}
 
 _METHOD_NOT_ALLOWED = ResponseHeaders(405, (TEXT, (b"allow", b"GET, HEAD")))
@@ -40,9 +42,14 @@ Sample = tuple[Sequence[str], float]
 
 
 class Metrics(Collector):
-    """Serves /metrics, and keeps this worker's numbers in its file. `connections`: how many clients have here."""
+    """Serves /metrics, and keeps this worker's numbers in its file.
 
-    def __init__(self, calls: Calls, store: StoreReader, file: ProcessFile, connections: Callable[[], int]) -> None:
+    `connections`: how many clients have here ("connections"), and what they hold ("kept_bytes").
+    """
+
+    def __init__(
+        self, calls: Calls, store: StoreReader, file: ProcessFile, connections: Callable[[], Mapping[str, int]]
+    ) -> None:
         self._calls = calls
         self._store = store
         self._file = file
@@ -72,7 +79,7 @@ class Metrics(Collector):
         """Keep the numbers where the other workers find them."""
         calls = [(path, code, each.counts, each.sum_s) for (path, code), each in self._calls.ended.items()]
         numbers = {"calls": calls, "refused": self._calls.refused, "streams": self._calls.streams}
-        self._file.write({**numbers, "connections": self._connections()})
+        self._file.write({**numbers, **self._connections()})
 
     @override
     def collect(self) -> Iterator[Metric]:
@@ -95,6 +102,10 @@ def process_metrics(processes: Sequence[Numbers]) -> Iterator[Metric]:
     yield _counter("refused_calls", about, ["limit"], [([limit], count) for limit, count in refused.items()])
     for name, about in (("streams", "Streams that are open."), ("connections", "Connections that clients have.")):
         yield _gauge(name, about, [], [([], sum(numbers.get(name, 0) for numbers in processes))])
+    about = "Bytes that the process holds for the clients of its connections."
+    yield _gauge("process_kept_bytes", about, ["process"], (kept := _each(processes, "kept_bytes")))
+    about = "The most that it may hold: clients are refused from three quarters on, and lose connections at the end."
+    yield _gauge("process_kept_bytes_max", about, ["process"], [(labels, KEPT_BYTES_MAX) for labels, _ in kept])
     yield _counter("process_cpu_seconds", "CPU that the process has used.", ["process"], _each(processes, "cpu_s"))
     for name, about, key in (
         ("resident_memory_bytes", "Memory of the process, shared pages too.", "memory_bytes"),

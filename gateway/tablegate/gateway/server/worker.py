@@ -124,7 +124,12 @@ class _Worker:
         web = web_protocols(catalogue, cors_origins=config.cors_origins, describe=config.reflection, scheme=scheme)
 
         def protocols(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
-            self._metrics = Metrics(calls, self._store, ProcessFile.of(config), lambda: self._server.connections)
+            self._metrics = Metrics(
+                calls,
+                self._store,
+                ProcessFile.of(config),
+                lambda: {"connections": self._server.connections, "kept_bytes": self._server.kept_bytes},
+            )
             if has_admin:
                 return web(methods, calls)
             return *web(methods, calls), Guarded(self._metrics, (METRICS_PATH,), calls, Right.METRICS)

@@ -8,7 +8,15 @@ from google.rpc import code_pb2
 from typing_extensions import override
 
 from tablegate.gateway.cluster.forward_token import FORWARDED
-from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, TEXT, Exchange, HeaderCache, ResponseHeaders, Trailer
+from tablegate.gateway.http.exchange import (
+    MESSAGE_BYTES_MAX,
+    TEXT,
+    Excess,
+    Exchange,
+    HeaderCache,
+    ResponseHeaders,
+    Trailer,
+)
 from tablegate.gateway.http.rpc.calls import (
     GZIP,
     Calls,
@@ -43,6 +51,11 @@ _ZIPPED_HEADERS = ResponseHeaders(200, (*_FIELDS, (b"grpc-encoding", GZIP)))
 _ERROR_FIELDS: Fields = (*_FIELDS, (b"grpc-accept-encoding", b"identity,gzip"))
 _NEEDS_HTTP2 = ResponseHeaders(505, (TEXT,))
 _BROKEN = ResponseHeaders(500, (TEXT,))
+_TOO_MUCH: Mapping[Excess, str] = {
+    Excess.KEPT: "your connection makes this process hold too much, and others need the room; read your answers, and "
+    "have fewer calls at work",
+    Excess.WAITED: "more is asked of this process than it has time for; have fewer calls at work, and try again later",
+}
 _FORWARDED = FORWARDED.encode("ascii")
 _UNIT_S: Mapping[int, float] = {
     ord("H"): 3600.0,
@@ -283,13 +296,10 @@ class GrpcProtocol:
             as_query_error(error, "of a protocol")
             exchange.respond(_BROKEN, b"the gateway made a mistake; its log has the rest\n")
 
-    def refuse(self, exchange: Exchange) -> None:
-        """Answer that this client makes the process hold too much already."""
-        error = Overloaded(
-            "your connection makes this process hold too much, and others need the room; read your answers, and have "
-            "fewer calls at work",
-            limit="bytes kept",
-        )
+    def refuse(self, exchange: Exchange, excess: Excess) -> None:
+        """Answer that there is too much of something."""
+        error = Overloaded(_TOO_MUCH[excess], limit=excess.value)
+        self._calls.refused[error.limit] += 1
         if exchange.http2 and _is_grpc(exchange):
             GrpcCall(self._calls, exchange, self._trailers, self._enveloper).fail(error)
         else:
