@@ -58,7 +58,7 @@ fuzz: $(READY) ## fuzz every target for SECONDS each, guided by coverage (SECOND
 	@for name in $(or $(NAME),$(notdir $(wildcard tests/fuzz/corpus/*))); do \
 	$(BIN)/python -m tests.fuzz $$name --seconds $(or $(SECONDS),60) || exit 1; done
 
-interop: $(READY) ## ask the server by suites of others: gRPC, Connect, HTTP/2, OpenAPI; a line for each
+interop: $(READY) ## ask the server by suites of others: gRPC, Connect, HTTP/2, TLS, OpenAPI; a line for each
 	@$(BIN)/pytest -v -m "interop and not long" tests/integration
 
 simulate: $(READY) ## tell one seed of the simulator as a story (SEED=7; with FAULT=LostTail that happens more often)
@@ -90,7 +90,7 @@ sbom: $(READY) ## write what a release is made of, and its licences, into dist/ 
 	$(BIN)/python deploy/sbom.py $$out dist
 
 audit: ## ask PyPI for known faults of the pinned packages; fails on those of which it knows nothing (needs uv)
-	@uvx --quiet pip-audit==2.10.1 --strict --disable-pip --no-deps --progress-spinner off --requirement requirements.lock
+	@uvx --quiet pip-audit==2.10.1 --strict --disable-pip --require-hashes --progress-spinner off --requirement requirements.lock
 
 clients: $(READY) ## build the example clients in Go, Java and TypeScript, where their tools are
 	@$(MAKE) --no-print-directory -C clients

@@ -8,7 +8,7 @@ import pytest
 
 from tablegate.gateway.http.rest.openapi import openapi_document
 from tests.kit.gateways_in_process.rest import RestServer
-from tests.kit.programs.api_tools import schemathesis, spectral
+from tests.kit.programs.api_tools import from_pypi, spectral
 from tests.kit.table.filled import catalogue_of
 
 pytestmark = [pytest.mark.tools, pytest.mark.interop]
@@ -38,7 +38,7 @@ def test_spectral_finds_no_fault(tmp_path: Path) -> None:
 
 
 def test_schemathesis_finds_no_fault(tmp_path: Path) -> None:
-    program = schemathesis("4.32.5")
+    program = from_pypi("schemathesis", "4.32.5")
     if program is None:
         pytest.skip("Schemathesis is not here, and cannot be installed")
     # A row that is not as fresh as was asked for is no fault.

@@ -1,4 +1,4 @@
-"""Programs that read an OpenAPI document, installed from PyPI and npm where they can be had."""
+"""Programs of others that ask a server, installed from PyPI and npm where they can be had."""
 
 import shutil
 import subprocess
@@ -12,13 +12,13 @@ from tests.kit.programs.go_tools import TOOLS
 _INSTALL_TIMEOUT_S = 120  # a test has 300
 
 
-def schemathesis(version: str) -> Path | None:
-    """Return the path of Schemathesis, in an environment of its own; None where it cannot be had."""
-    program = TOOLS / f"schemathesis-{version}/bin/schemathesis"
+def from_pypi(name: str, version: str) -> Path | None:
+    """Return the path of a program, in an environment of its own; None where it cannot be had."""
+    program = TOOLS / f"{name}-{version}/bin/{name}"
     if not program.exists():
         venv.create(program.parent.parent, with_pip=True)
         pip = program.with_name("pip")
-        _install([pip, "install", "-q", f"schemathesis=={version}"])
+        _install([pip, "install", "-q", f"{name}=={version}"])
     return program if program.exists() else None
 
 

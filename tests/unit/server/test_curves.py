@@ -1,49 +1,18 @@
 """The curves of TLS that a worker speaks: those of Mozilla's intermediate list, and no more."""
 
-import os
 import socket
 import ssl
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tablegate.gateway.server.child import REPLICATOR, WORKER, child_environment
 from tests.kit.http.certificates import Authority
+from tests.kit.http.tls_process import serving
 
-SERVER = """
-import asyncio, sys
-from pathlib import Path
-from tablegate.gateway.http.listener import Listener
-from tablegate.gateway.http.tls import TlsFiles
-from tests.kit.http.http1 import SmallApp
-
-async def serve():
-    listener = Listener(SmallApp(), "127.0.0.1:0", tls=TlsFiles(Path(sys.argv[1]), Path(sys.argv[2])))
-    await listener.start()
-    print(listener.port, flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(serve())
-"""
 CURVES = {"prime256v1": True, "secp384r1": True, "secp521r1": False}
 GROUPS = {"X25519": True, "P-256": True, "P-384": True, "P-521": False, "X448": False, "ffdhe2048": False}
-
-
-@contextmanager
-def serving(authority: Authority, environment: Mapping[str, str]) -> Iterator[int]:
-    """Serve in a process with this beside the environment of the tests; yield its port."""
-    pair = authority.issue()
-    words = [sys.executable, "-c", SERVER, pair.certificate, pair.key]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, env={**os.environ, **environment}) as process:
-        assert process.stdout is not None
-        try:
-            yield int(process.stdout.readline())
-        finally:
-            process.kill()
 
 
 def speaks(port: int, authority: Authority, curve: str) -> bool:
