@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from tablegate.gateway.http.connection_turns import ConnectionTurns, WaitLimits
+from tablegate.gateway.http.connection_turns import ConnectionTurns
 from tablegate.gateway.http.exchange import Excess, Exchange, ResponseHeaders, Trailer
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.frames import END_HEADERS, END_STREAM, frame
@@ -243,18 +243,26 @@ class PathApp:
 class Served:
     """A server of `PathApp`, and its clients."""
 
-    def __init__(self, app: PathApp, limits: Http2Limits, memory: MemoryLimits, wait: WaitLimits) -> None:
+    def __init__(
+        self,
+        app: PathApp,
+        limits: Http2Limits,
+        memory: MemoryLimits,
+        turns: ConnectionTurns,
+        connection_class: type[Http2Connection],
+    ) -> None:
         self.app = app
         self.connections: set[Http2Connection] = set()
         self._limits = limits
-        self._turns = ConnectionTurns(limits=wait)
+        self.turns = turns
+        self._connection_class = connection_class
         self.memory = MemoryBudget(memory)
         self._clients: list[RawClient] = []
         self._server: asyncio.Server
 
     def _connection(self) -> Http2Connection:
-        turn, account = self._turns.turn(lambda: 1), self.memory.account()
-        connection = Http2Connection(self.app, self._limits, turn, account, self.connections.discard)
+        turn, account = self.turns.turn(lambda: 1), self.memory.account()
+        connection = self._connection_class(self.app, self._limits, turn, account, self.connections.discard)
         self.connections.add(connection)
         return connection
 
@@ -301,11 +309,13 @@ async def served(
     body_bytes_max: int = 100_000,
     *,
     memory: MemoryLimits | None = None,
-    wait: WaitLimits | None = None,
+    turns: ConnectionTurns | None = None,
+    connection_class: type[Http2Connection] = Http2Connection,
     **limits: float,
 ) -> AsyncIterator[Served]:
     """Serve a `PathApp`."""
-    server = Served(PathApp(body_bytes_max), Http2Limits(**limits), memory or MemoryLimits(), wait or WaitLimits())
+    app, turns = PathApp(body_bytes_max), turns or ConnectionTurns()
+    server = Served(app, Http2Limits(**limits), memory or MemoryLimits(), turns, connection_class)
     await server.start()
     try:
         yield server

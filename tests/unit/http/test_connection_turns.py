@@ -291,11 +291,11 @@ def test_what_waited_is_refused_and_what_comes_later_is_served() -> None:
     """Over HTTP/2: a connection that waited for its turn is not held to that once it has caught up."""
 
     async def run() -> None:
-        async with served_http2(wait=WaitLimits(burst_s=0.0, wait_max_s=0.0), turn_s=0.0) as server:
+        async with served_http2(turns=ConnectionTurns(limits=AT_ONCE.wait), turn_s=0.0) as server:
             client = await server.connect()
             client.send(call(1, b"/echo") + call(3, b"/echo") + call(5, b"/echo", b"part")[:-1])
             assert (await client.answer(3)).status == 429
-            await until(lambda: not server._turns.is_busy)
+            await until(lambda: not server.turns.is_busy)
             client.send(b"t")
             assert (await client.answer(5)).body == b"part"
 
