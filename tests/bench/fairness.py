@@ -6,6 +6,7 @@ scans together.
 """
 
 import asyncio
+import socket
 import subprocess
 import sys
 import tempfile
@@ -64,36 +65,44 @@ async def _scan(port: int, received: list[int]) -> None:
             tail = (tail + data)[-len(_END) :]
 
 
-async def _gets(port: int, seconds: float) -> list[float]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+def _gets(port: int, seconds: float) -> str:
+    """Ask for one row at a time; return how long that took."""
     times = []
-    until = time.monotonic() + seconds
-    while (begun := time.monotonic()) < until:
-        writer.write(_GET)
-        assert (await reader.read(1 << 16)).startswith(b"HTTP/1.1 200")
-        times.append(time.monotonic() - begun)
-        await asyncio.sleep(0.005)
-    return sorted(times)
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        until = time.monotonic() + seconds
+        while (begun := time.monotonic()) < until:
+            client.sendall(_GET)
+            assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
+            times.append(time.monotonic() - begun)
+            time.sleep(0.005)
+    times.sort()
+    at = [1_000 * times[int(len(times) * part)] for part in (0.5, 0.99)]
+    return f"a Get p50 {at[0]:.2f} ms, p99 {at[1]:.2f} ms"
 
 
 async def _measure(port: int, scans: int, seconds: float) -> None:
     received = [0]
     tasks = [asyncio.ensure_future(_scan(port, received)) for _ in range(scans)]
-    await asyncio.sleep(1)
-    received[0] = 0
-    times = await _gets(port, seconds)
+    # In a process of its own: beside the scans' clients a Get would wait for those, too.
+    words = [sys.executable, "-m", "tests.bench.fairness", "gets", str(port), str(seconds)]
+    begun = time.monotonic()
+    getting = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
+    took, _ = await getting.communicate()
+    rate = received[0] / (time.monotonic() - begun)
     for task in tasks:
         task.cancel()
         if task.done() and not task.cancelled():
             task.result()
-    at = [1_000 * times[int(len(times) * part)] for part in (0.5, 0.99)]
-    print(f"{scans} scans: a Get p50 {at[0]:.2f} ms, p99 {at[1]:.2f} ms; scans {received[0] / seconds / 1e6:.1f} MB/s")
+    print(f"{scans} scans: {took.decode().strip()}; scans {rate / 1e6:.1f} MB/s")
 
 
 def main() -> None:
-    """Serve, or measure with a server in another process."""
+    """Serve, or ask; or measure with both in other processes."""
     if sys.argv[1:2] == ["serve"]:
         asyncio.run(_serve(Path(sys.argv[2])))
+        return
+    if sys.argv[1:2] == ["gets"]:
+        print(_gets(int(sys.argv[2]), float(sys.argv[3])))
         return
     scans, seconds = int((sys.argv[1:2] or ["10"])[0]), float((sys.argv[2:3] or ["5"])[0])
     with serve_alone() as (port, _):

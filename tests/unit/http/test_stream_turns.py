@@ -1,6 +1,7 @@
 """Streams that are always ready leave room in each round of the event loop."""
 
 import asyncio
+import socket
 from contextlib import suppress
 
 from tablegate.gateway.http.rpc.turns import StreamTurns
@@ -53,6 +54,22 @@ def test_many_cheap_turns_share_a_round_and_a_dear_one_is_alone() -> None:
     assert max(map(len, rounds)) == 50
     rounds = asyncio.run(_rounds(StreamTurns(0.002, clock), clock, streams=50, cost_s=0.1, count=20))
     assert max(map(len, rounds)) == 1
+
+
+def test_what_comes_in_one_round_is_read_before_the_next() -> None:
+    async def run() -> list[str]:
+        turns, log = StreamTurns(0.0), []  # of one turn each
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            asyncio.get_running_loop().add_reader(ours, lambda: log.append(ours.recv(1).decode()))
+            for _ in range(5):
+                await turns.wait()
+                log.append("turn")
+                theirs.send(b"c")
+            asyncio.get_running_loop().remove_reader(ours)
+        return log
+
+    assert asyncio.run(run()) == ["turn", "c"] * 4 + ["turn"]
 
 
 def test_a_stream_that_is_cancelled_takes_no_turn() -> None:

@@ -4,6 +4,10 @@ A unary call is served where its bytes are read. A stream that makes one message
 of the loop, and 200 of them made a round of a second, in which no byte was read. So a stream waits for its turn before
 each message, and a round has as many turns as fit TURN_S by the last ones' cost, at least one: between two rounds the
 loop reads what has come. A stream that waits for its client or for changes has no turn to wait for meanwhile.
+
+The loop asks for what has come after it has collected what it is to run. So turns that are given in the pass that ends
+a round would all be run before anything that came meanwhile. They are given one pass later: a call waits for the rest
+of one round, and not for a whole one more.
 """
 
 import asyncio
@@ -34,17 +38,20 @@ class StreamTurns:
         self._waiting.append(turn)
         if not self._scheduled:
             self._scheduled = True
-            loop.call_soon(self._next_round, loop)
+            loop.call_soon(self._give_turns, loop)
         await turn
 
     def _begin(self) -> None:
         self._begun_s = self._clock()
 
-    def _next_round(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Count what the last round cost, and begin the next. What is scheduled here runs in this order, in a row."""
-        if self._count:
-            cost_s = (self._clock() - self._begun_s) / self._count
-            self._cost_s += _WEIGHT * (cost_s - self._cost_s)
+    def _end_round(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Count what the round cost, and let the loop read before the next one."""
+        cost_s = (self._clock() - self._begun_s) / self._count
+        self._cost_s += _WEIGHT * (cost_s - self._cost_s)
+        loop.call_soon(self._give_turns, loop)
+
+    def _give_turns(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin a round. What is scheduled here runs in this order, in a row."""
         self._count = 0
         most = max(1, int(self._turn_s / max(self._cost_s, 1e-6)))
         loop.call_soon(self._begin)
@@ -55,4 +62,4 @@ class StreamTurns:
                 self._count += 1
         self._scheduled = self._count > 0
         if self._scheduled:
-            loop.call_soon(self._next_round, loop)
+            loop.call_soon(self._end_round, loop)
