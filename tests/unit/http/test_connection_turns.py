@@ -1,6 +1,7 @@
 """Turns of connections: who has used little comes before those who have used much."""
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Callable
 
@@ -224,6 +225,18 @@ def test_each_byte_waits_from_when_it_came() -> None:
     world.now_s += 0.03
     assert turn.has_waited_too_long(100)
     assert not turn.has_waited_too_long(200)
+
+
+def test_after_a_pause_nothing_is_kept_of_those_who_waited() -> None:
+    async def run() -> None:
+        turns, served = ConnectionTurns(), []
+        for number in range(100):
+            turns.turn(lambda: 1).wait(lambda number=number: served.append(number))
+        await until(lambda: len(served) == 100 and not turns.is_busy)
+        gc.collect()
+        assert not [each for each in gc.get_objects() if type(each) is Turn and each.turns is turns]
+
+    asyncio.run(run())
 
 
 def test_after_a_pause_a_burst_is_served_again() -> None:

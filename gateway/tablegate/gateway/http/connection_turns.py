@@ -118,6 +118,9 @@ class ConnectionTurns:
                 asyncio.get_running_loop().call_soon(self._next_round)
             else:
                 self.is_busy = False
+                for _, _, turn in self._by_arrival:  # nobody waits: those of connections that are gone would stay
+                    turn.is_watched = False
+                self._by_arrival.clear()
 
     def _refuse_late(self, until_s: float) -> None:
         """Serve those who have waited for too long: they refuse what they were asked."""
