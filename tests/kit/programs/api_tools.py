@@ -12,14 +12,13 @@ from tests.kit.programs.go_tools import TOOLS
 _INSTALL_TIMEOUT_S = 120  # a test has 300
 
 
-def from_pypi(name: str, version: str) -> Path | None:
-    """Return the path of a program, in an environment of its own; None where it cannot be had."""
-    program = TOOLS / f"{name}-{version}/bin/{name}"
-    if not program.exists():
-        venv.create(program.parent.parent, with_pip=True)
-        pip = program.with_name("pip")
-        _install([pip, "install", "-q", f"{name}=={version}"])
-    return program if program.exists() else None
+def from_pypi(package: str, version: str, *, program: str = "") -> Path | None:
+    """Return the path of a program, mostly called as its package, in an environment of its own; None without it."""
+    path = TOOLS / f"{package}-{version}/bin/{program or package}"
+    if not path.exists():
+        venv.create(path.parent.parent, with_pip=True)
+        _install([path.with_name("pip"), "install", "-q", f"{package}=={version}"])
+    return path if path.exists() else None
 
 
 def spectral(version: str) -> Path | None:
