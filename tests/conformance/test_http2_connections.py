@@ -34,6 +34,7 @@ from tests.kit.http.h2 import (
     request,
     served,
 )
+from tests.kit.http.http1 import PATIENT
 
 CONNECTIONS = {"own": Http2Connection}
 WINDOW = 65_535  # of a connection and of its streams, at the beginning
@@ -185,7 +186,7 @@ async def test_a_malformed_request_ends_its_stream_alone(server: Served, client:
     assert (await client.answer(1)).status == 200
 
 
-@of_each(turns=lambda: ConnectionTurns(round_s=0.0))
+@of_each(turns=lambda: ConnectionTurns(limits=PATIENT, round_s=0.0))
 async def test_one_client_does_not_keep_the_others_waiting(server: Served, client: RawClient) -> None:
     count = 1_000
     other = await server.connect()

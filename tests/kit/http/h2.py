@@ -15,6 +15,7 @@ from tablegate.gateway.http.h2.headers import HpackDecoder
 from tablegate.gateway.http.h2_connection import Http2Connection, Http2Limits
 from tablegate.gateway.http.memory import MemoryBudget, MemoryLimits
 from tablegate.gateway.query.call import Fields
+from tests.kit.http.http1 import PATIENT
 
 WAIT_S = 20.0  # longer than anything takes
 SOCKET_BYTES = 64 * 1024  # that the kernel keeps each way: small, so that a client that reads nothing is felt soon
@@ -314,7 +315,7 @@ async def served(
     **limits: float,
 ) -> AsyncIterator[Served]:
     """Serve a `PathApp`."""
-    app, turns = PathApp(body_bytes_max), turns or ConnectionTurns()
+    app, turns = PathApp(body_bytes_max), turns or ConnectionTurns(limits=PATIENT)
     server = Served(app, Http2Limits(**limits), memory or MemoryLimits(), turns, connection_class)
     await server.start()
     try:

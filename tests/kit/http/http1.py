@@ -6,7 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-from tablegate.gateway.http.connection_turns import ConnectionTurns
+from tablegate.gateway.http.connection_turns import ConnectionTurns, WaitLimits
 from tablegate.gateway.http.exchange import Excess, Exchange, ResponseHeaders, Trailer
 from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
 from tablegate.gateway.http.memory import MemoryBudget, MemoryLimits
@@ -18,6 +18,7 @@ NO_CONTENT = ResponseHeaders(204)
 BODY_BYTES_MAX = 100_000
 BIG = b"x" * 1_000_000
 WAIT_S = 20.0  # no test takes that long; one that hangs says where
+PATIENT = WaitLimits(burst_s=3_600.0)  # nobody is refused for how long he waits, however slow the machine is
 
 
 class SmallApp:
@@ -110,7 +111,7 @@ class Http1Server:
     def __init__(self, app: SmallApp, limits: Http1Limits, memory: MemoryLimits) -> None:
         self.app = app
         self.limits = limits
-        self.turns = ConnectionTurns()
+        self.turns = ConnectionTurns(limits=PATIENT)
         self.memory = MemoryBudget(memory)
         self.open: list[Http1Connection] = []
         self.closed: list[Http1Connection] = []

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 
 from tablegate.gateway.http.listener import Limits, Listener
 from tablegate.gateway.http.tls import TlsFiles
-from tests.kit.http.http1 import Client, SmallApp, until
+from tests.kit.http.http1 import PATIENT, Client, SmallApp, until
 
 GET = b"GET /echo HTTP/1.1\r\nhost: a\r\n\r\n"
 LATER = b"GET /later HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -52,7 +52,14 @@ async def served(
 ) -> AsyncIterator[Served]:
     """Listen on a free port."""
     app = SmallApp()
-    listener = Listener(app, "127.0.0.1:0", tls=tls, limits=limits, shared_port=shared_port, wall_clock=wall_clock)
+    listener = Listener(
+        app,
+        "127.0.0.1:0",
+        tls=tls,
+        limits=limits or Limits(wait=PATIENT),
+        shared_port=shared_port,
+        wall_clock=wall_clock,
+    )
     await listener.start()
     it = Served(listener, app)
     try:
