@@ -179,7 +179,7 @@ def test_a_burst_is_served_however_long_its_end_waits() -> None:
         for number in range(40):
             world.busy(f"busy {number}", took_s=0.01)
         turn = world.turns.turn(lambda: 1_000)
-        turn.note_arrival(100)
+        turn.note_arrival(100, 100)
         turn.wait(lambda: None)
         await world.run(45)
         assert not turn.has_waited_too_long(0)
@@ -199,9 +199,9 @@ def test_in_an_overload_who_waited_too_long_is_refused_at_once() -> None:
             world.log.append("late" if late.has_waited_too_long(0) else "served")
 
         for count in (100, 200):  # again, though its turn by its clock has not come
-            late.note_arrival(count)
+            late.note_arrival(count, 100)
             late.wait(serve)
-            late.note_arrival(count)
+            late.note_arrival(count, 100)
             begun = len(world.log)
             await world.run(8)
             assert "late" in world.log[begun:]
@@ -215,15 +215,17 @@ def test_each_byte_waits_from_when_it_came() -> None:
     world = World()
     world.now_s = 10.0  # of work since the last pause
     turn = world.turns.turn(lambda: 1)
-    turn.note_arrival(100)
+    turn.note_arrival(100, 100)
     world.now_s += 0.03
-    turn.note_arrival(200)
+    turn.note_arrival(200, 200)
     world.now_s += 0.03
     assert turn.has_waited_too_long(0)
     assert turn.has_waited_too_long(99)
     assert not turn.has_waited_too_long(100)
     world.now_s += 0.03
     assert turn.has_waited_too_long(100)
+    turn.note_arrival(200, 0)  # all is parsed, and waits for its turn by the connection's clock alone
+    assert turn.arrived_s() == world.now_s
     assert not turn.has_waited_too_long(200)
 
 
@@ -250,7 +252,7 @@ def test_after_a_pause_a_burst_is_served_again() -> None:
             world.now_s += 0.2  # another turn took so long
             seen.append(turn.has_waited_too_long(0))
 
-        turn.note_arrival(100)
+        turn.note_arrival(100, 100)
         turn.wait(serve)
         await until(lambda: seen == [False])
 

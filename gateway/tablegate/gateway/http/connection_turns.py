@@ -169,9 +169,12 @@ class Turn:
         assert serve is not None, "it waits"
         serve()
 
-    def note_arrival(self, received_bytes: int) -> None:
+    def note_arrival(self, received_bytes: int, waiting_bytes: int) -> None:
         """Note that of all bytes of the connection, so many by now, the last ones wait for its turn."""
         now_s, arrivals = self.turns.work_clock(), self._arrivals
+        self._forget_served(received_bytes - waiting_bytes)
+        if not waiting_bytes:
+            return
         if arrivals and now_s - arrivals[-1][1] < self.turns.limits.wait_max_s / _ARRIVALS:
             now_s = arrivals.pop()[1]
         arrivals.append((received_bytes, now_s))
@@ -182,10 +185,12 @@ class Turn:
 
     def has_waited_too_long(self, served_bytes: int) -> bool:
         """Return whether what comes behind so many bytes of the connection is to be refused."""
-        arrivals = self._arrivals
-        while arrivals and arrivals[0][0] <= served_bytes:
-            arrivals.popleft()
-        return bool(arrivals) and arrivals[0][1] < self.turns.refused_before_s
+        self._forget_served(served_bytes)
+        return bool(self._arrivals) and self._arrivals[0][1] < self.turns.refused_before_s
+
+    def _forget_served(self, served_bytes: int) -> None:
+        while self._arrivals and self._arrivals[0][0] <= served_bytes:
+            self._arrivals.popleft()
 
     def forget_arrivals(self) -> None:
         """Count no more how long bytes wait: none is left, or they wait for their client."""

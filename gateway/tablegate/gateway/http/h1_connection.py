@@ -360,7 +360,7 @@ class Http1Connection(Receiver):
 
     def _schedule_turn(self) -> None:
         """Let other connections have their turn, then go on."""
-        self._turn.note_arrival(self._received_bytes)
+        self._turn.note_arrival(self._received_bytes, len(self._rest) - self._at)
         if not self._turn_scheduled:
             self._turn_scheduled = self._waited = True
             self._pause_where_full()

@@ -148,7 +148,7 @@ class Http2Connection(Receiver):
             self._fail(error)
             return
         if self._turn_scheduled:
-            self._turn.note_arrival(self._received_bytes)
+            self._turn.note_arrival(self._received_bytes, len(self.h2.unread))
             if len(self.h2.unread) > UNREAD_BYTES_MAX:
                 self._set_reading()
         elif self._turn.turns.is_busy:
@@ -383,7 +383,7 @@ class Http2Connection(Receiver):
         if not self._turn_scheduled:
             self._turn_scheduled = self._waited = True
             self._set_reading()
-            self._turn.note_arrival(self._received_bytes)
+            self._turn.note_arrival(self._received_bytes, len(self.h2.unread))
             self._turn.wait(self._next_turn)
 
     def _next_turn(self) -> None:
