@@ -62,9 +62,8 @@ class Step(NamedTuple):
 
 # Varints: small ones are looked up, as are 14 bits of one that goes on.
 
-SMALL_MAX = 2**14 - 1
-FAST_INTEGER_MAX = 2**31 - 1  # fits each integer type
-_MIDDLE_MAX = 2**28 - 1
+_SMALL_MAX = 2**14 - 1
+_MIDDLE_MAX = 2**28 - 1  # fits each integer type
 _SHIFTS = tuple(range(21, 64, 7))  # of the bytes of a varint after the third
 _SECONDS_MAX = 253_402_300_799  # the end of the year 9999
 _HIGH_MAX = 4_096  # of 4.5 hours each
@@ -161,6 +160,7 @@ _NAMES: Mapping[str, Any] = {
     "small": VARINTS,
     "going_on": _VARINTS_GOING_ON,
     "varint": varint,
+    "high_seconds": _HighSeconds(),
     "go_on": _go_on,
     "eight": struct.Struct("<Q").unpack_from,
     "key_number": struct.Struct(">Q").pack,  # of a number + 2**63, as `keys.ENCODERS` has it
@@ -198,7 +198,7 @@ def read(value, at, count):
     return row, at
 """
 
-# What is read of each kind. The lines of a field use those names that are above, and `{…}` of `_lines_of`.
+# What is read of each kind. The lines of a field use the names that are above; those in braces are put in for each.
 
 _NUMBER = """
 number = value[at]
@@ -233,22 +233,22 @@ _KEPT = "parts[{slot}] = key_number(number + 9223372036854775808)\n"
 
 _WRITTEN = {
     Kind.INTEGER: f"""
-if 0 < number <= {SMALL_MAX}:
+if 0 < number <= {_SMALL_MAX}:
     row += {{tag}} + small[number]
 elif 0 < number <= {_MIDDLE_MAX}:
-    row += {{tag}} + going_on[number & {SMALL_MAX}] + small[number >> 14]
+    row += {{tag}} + going_on[number & {_SMALL_MAX}] + small[number >> 14]
 else:
     row += {{encode}}(number)
 """,
     Kind.NUMBER: "row += {encode}(number)\n",
     Kind.TIME: f"""
 seconds, nanos = divmod(number, 1000000)
-if {SMALL_MAX} < seconds <= {_SECONDS_MAX}:
-    part = b"\\x08" + going_on[seconds & {SMALL_MAX}] + high_seconds[seconds >> 14]
+if {_SMALL_MAX} < seconds <= {_SECONDS_MAX}:
+    part = b"\\x08" + going_on[seconds & {_SMALL_MAX}] + high_seconds[seconds >> 14]
     if nanos:
         nanos *= 1000
-        part += b"\\x10" + going_on[nanos & {SMALL_MAX}] + small[nanos >> 14] \\
-            if {SMALL_MAX} < nanos <= {_MIDDLE_MAX} else b"\\x10" + varint(nanos)
+        part += b"\\x10" + going_on[nanos & {_SMALL_MAX}] + small[nanos >> 14] \\
+            if {_SMALL_MAX} < nanos <= {_MIDDLE_MAX} else b"\\x10" + varint(nanos)
     row += {{tag}} + small[len(part)] + part
 else:
     row += {{encode}}(number)
@@ -266,14 +266,14 @@ if number < 0:
 part = value[at:at + number]
 at += number
 """
-_LENGTH_AND = f"(small[number] if number <= {SMALL_MAX} else varint(number)) + "
+_LENGTH_AND = f"(small[number] if number <= {_SMALL_MAX} else varint(number)) + "
 
 
 class _Text:
     """The text of a function, and the names in it."""
 
     def __init__(self, parts: list[bytes]) -> None:
-        self.names: dict[str, Any] = {**_NAMES, "parts": parts, "high_seconds": _HighSeconds()}
+        self.names: dict[str, Any] = {**_NAMES, "parts": parts}
         self._depth = 0
 
     def lines_of(self, step: Step) -> str:
