@@ -126,13 +126,13 @@ def _reading_us(
     else:
         decoder = RowDecoder(table, manifest.value_schemas)
         reader = RecordReader(1, table=table, partition_count=PARTITIONS, decoder=decoder)
-    position, taken_s = Position(Offset(0), 0, Phase.RESTORING, Offset(0)), []
+    position, costs_s = Position(Offset(0), 0, Phase.RESTORING, Offset(0)), []
     for _ in range(turns):
         before_s = time.thread_time()
         batch = reader.read(records, position, Partition(0), passed_ms=0)
-        taken_s.append(time.thread_time() - before_s)
+        costs_s.append(time.thread_time() - before_s)
         assert len(batch.changes) == READING_RECORDS, batch.skipped
-    return min(taken_s) / READING_RECORDS * 1e6
+    return min(costs_s) / READING_RECORDS * 1e6
 
 
 def restore(bootstrap: str, topic: Topic) -> Cost:

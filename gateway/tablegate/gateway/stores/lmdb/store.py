@@ -11,6 +11,8 @@ the processor (no `writemap`): a full disk is then an error of a write, and not 
 
 Rows that a partition leaves behind are removed in small parts (`drop`), positions first, so that nobody reads the rest.
 A process must not open one store twice, and not use one after a fork.
+
+Decision: docs/decisions/0125-a-restore-writes-as-it-reads.md
 """
 
 import struct
