@@ -177,9 +177,10 @@ def guarded() -> Iterator[str]:
     ],
 )
 def test_user_and_password(guarded: str, user: str, why: str) -> None:
-    assert registry_at(f"http://{guarded}", "user", "pa@ss").find(7) is None
+    with pytest.raises(JobError, match=f'at http://{guarded} has no subject "funds-value"'):
+        registry_at(f"http://{guarded}", "user", "pa@ss").writer_schemas("funds", FUNDS)
     with pytest.raises(
-        JobError, match=rf"schema registry at http://{guarded}: schema 7 cannot be read: {why}"
+        JobError, match=rf'schema registry at http://{guarded}: subject "funds-value" cannot be read: {why}'
     ) as caught:
-        registry_at(f"http://{guarded}", user, "secret").find(7)
+        registry_at(f"http://{guarded}", user, "secret").writer_schemas("funds", FUNDS)
     assert "secret" not in str(caught.value)
