@@ -37,7 +37,7 @@ def of_query(old: Catalogue, new: Catalogue, query: str) -> list[tuple[str, bool
         ([("{seconds: 10}", "{seconds: 5}")], "GetRating", "max_timeout is 5 s, it was 10 s", True),
         ([("{seconds: 10}", "{seconds: 20}")], "GetRating", "max_timeout is 20 s, it was 10 s", False),
         (
-            [("{scatter: true}", "{scatter: true, slow: SLOW_SUBSCRIBER_DISCONNECT}")],
+            [("subscribe: {scatter: true}", "subscribe: {scatter: true, slow: SLOW_SUBSCRIBER_DISCONNECT}")],
             "SubscribeRatings",
             "a slow subscriber is disconnected",
             True,
@@ -128,7 +128,10 @@ def test_a_request_that_needs_more(tmp_path: Path) -> None:
 
 def test_a_query_that_reads_another_table_or_is_another_kind(tmp_path: Path) -> None:
     old = bind_ratings(tmp_path / "old", RATINGS)
-    new = bind_ratings(tmp_path / "new", edited(RATINGS, ('name: "ratings"', 'name: "movies"')))
+    new = bind_ratings(
+        tmp_path / "new",
+        edited(RATINGS, ('name: "ratings"', 'name: "movies"'), ('table: "ratings"', 'table: "movies"')),
+    )
     assert of_query(old, new, "GetRating") == [('reads table "movies", it read "ratings"', True)]
     no_query = edited(RATINGS, ("    option (tablegate.v1.query) = {\n      get: {}\n    };\n", ""))
     assert of_query(old, bind_ratings(tmp_path / "none", no_query), "GetRating") == [

@@ -157,6 +157,7 @@ def test_the_catalogue_has_the_routes(tmp_path):
         ("POST", "BatchGetRatings", "batchGet"),
         ("GET", "ListRatings", ""),
         ("GET", "ScanRatings", "scan"),
+        ("GET", "CountRatings", "count"),
         ("GET", "SubscribeRatings", "subscribe"),
     ]
 

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from google.protobuf.message import Message
@@ -13,16 +13,17 @@ from tablegate.gateway.cli import row_files, show
 from tablegate.gateway.cli.connecting import LOCAL, Address, AsJson, AskError, Gateway, NotServedHere, gateway_at
 from tablegate.gateway.cli.errors import fail
 from tablegate.gateway.cli.row_files import Format
-from tablegate.gateway.query.errors import InvalidField
-from tablegate.gateway.query.masks import Wanted, wanted_of
+
+if TYPE_CHECKING:  # read only where --fields is given
+    from tablegate.gateway.query.masks import Wanted
 
 TableName = Annotated[str, typer.Argument(help="Name of the table.", metavar="TABLE")]
-Fields = Annotated[
+Given = Annotated[
     list[str] | None, typer.Argument(help="Fields of the request, as field=value.", metavar="FIELD=VALUE...")
 ]
 
 
-Shown = Annotated[
+Fields = Annotated[
     str | None,
     typer.Option(
         "--fields",
@@ -35,12 +36,20 @@ Shown = Annotated[
 class _Mask:
     """The fields that --fields names: `paths` for a request, `wanted` to print, with the key; None: all."""
 
-    def __init__(self, gateway: Gateway, table: str, shown: str | None) -> None:
-        self.paths = [] if shown is None else [name.strip() for name in shown.split(",")]
+    def __init__(self, gateway: Gateway, table: str, fields: str | None) -> None:
+        self.paths: list[str] = []
         self.wanted: Wanted | None = None
+        if fields is not None:
+            self.paths = [name.strip() for name in fields.split(",")]
+            self._read(gateway, table)
+
+    def _read(self, gateway: Gateway, table: str) -> None:
+        from tablegate.gateway.query.errors import InvalidField
+        from tablegate.gateway.query.masks import wanted_of
+
         try:
             known = gateway.catalogue().tables.get(table)
-            wanted = None if known is None or shown is None else wanted_of("--fields", self.paths, known.row)
+            wanted = None if known is None else wanted_of("--fields", self.paths, known.row)
         except (AskError, InvalidField) as error:
             fail(error)
         if known is not None and wanted is not None:
@@ -59,35 +68,35 @@ def _print_rows(rows: Iterable[Message], mask: _Mask, *, as_json: bool) -> None:
 
 
 def get(
-    table: TableName, fields: Fields = None, shown: Shown = None, address: Address = LOCAL, as_json: AsJson = False
+    table: TableName, given: Given = None, fields: Fields = None, address: Address = LOCAL, as_json: AsJson = False
 ) -> None:
     """Get the row of a key: [bold]tablegate get ratings movie_id=362[/bold]. Repeat a column to get several rows."""
     with gateway_at(address) as gateway:
-        mask = _Mask(gateway, table, shown)
-        _print_rows(gateway.get(table, fields or [], mask.paths), mask, as_json=as_json)
+        mask = _Mask(gateway, table, fields)
+        _print_rows(gateway.get(table, given or [], mask.paths), mask, as_json=as_json)
 
 
 def range_(
     table: TableName,
-    fields: Fields = None,
+    given: Given = None,
     limit: Annotated[int | None, typer.Option(help="Print at most this many rows.", min=1)] = 50,
     descending: Annotated[bool, typer.Option("--descending", help="Start with the highest key.")] = False,
-    shown: Shown = None,
+    fields: Fields = None,
     address: Address = LOCAL,
     as_json: AsJson = False,
 ) -> None:
     """List rows in key order: [bold]tablegate range ratings movie_id_from=300 --limit 10[/bold]."""
     with gateway_at(address) as gateway:
-        mask = _Mask(gateway, table, shown)
-        rows = gateway.range(table, fields or [], limit=limit, descending=descending, mask=mask.paths)
+        mask = _Mask(gateway, table, fields)
+        rows = gateway.range(table, given or [], limit=limit, descending=descending, mask=mask.paths)
         _print_rows(rows, mask, as_json=as_json)
 
 
 def scan(
     table: TableName,
-    fields: Fields = None,
+    given: Given = None,
     limit: Annotated[int | None, typer.Option(help="Give at most this many rows. Default: all rows.", min=1)] = None,
-    shown: Shown = None,
+    fields: Fields = None,
     form: Annotated[
         Format | None,
         typer.Option(
@@ -110,10 +119,10 @@ def scan(
     For pandas, Polars or DuckDB: [bold]tablegate scan ratings -o ratings.parquet[/bold].
     """
     with gateway_at(address) as gateway:
-        mask = _Mask(gateway, table, shown)
+        mask = _Mask(gateway, table, fields)
         try:
             wanted = row_files.format_of(form, output, as_json=as_json)
-            rows = gateway.scan(table, fields or [], limit=limit, mask=mask.paths)
+            rows = gateway.scan(table, given or [], limit=limit, mask=mask.paths)
             if wanted is Format.TABLE:
                 show.rows(list(rows), mask.wanted)
             else:
@@ -122,11 +131,11 @@ def scan(
             fail(error)
 
 
-def count(table: TableName, fields: Fields = None, address: Address = LOCAL, as_json: AsJson = False) -> None:
+def count(table: TableName, given: Given = None, address: Address = LOCAL, as_json: AsJson = False) -> None:
     """Count the rows that pass the filters: [bold]tablegate count ratings min_rating_count=2[/bold]."""
     with gateway_at(address) as gateway:
         try:
-            number = gateway.count(table, fields or [])
+            number = gateway.count(table, given or [])
         except AskError as error:
             fail(error)
     print(json.dumps({"count": number}) if as_json else number)
@@ -134,7 +143,7 @@ def count(table: TableName, fields: Fields = None, address: Address = LOCAL, as_
 
 def subscribe(
     table: TableName,
-    fields: Fields = None,
+    given: Given = None,
     resume: Annotated[
         Path | None,
         typer.Option(
@@ -174,7 +183,7 @@ def subscribe(
     as_lines = as_json or not sys.stdout.isatty()
     with gateway_at(address) as gateway:
         try:
-            follow(gateway, table, fields or [], as_json=as_lines, resume=resume, changes_only=changes_only)
+            follow(gateway, table, given or [], as_json=as_lines, resume=resume, changes_only=changes_only)
         except AskError as error:
             fail(error)
 

@@ -11,14 +11,16 @@ from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 from rich.console import Console
 
 from tablegate.gateway.cli import show
 from tablegate.gateway.cli.connecting import AskError
-from tablegate.gateway.query.masks import Wanted
+
+if TYPE_CHECKING:  # as in `ask`
+    from tablegate.gateway.query.masks import Wanted
 
 
 class Format(Enum):
@@ -50,7 +52,7 @@ def format_of(form: Format | None, output: Path | None, *, as_json: bool) -> For
 
 
 def write_rows(
-    rows: Iterable[Message], row: type[Message], form: Format, output: Path | None, wanted: Wanted | None = None
+    rows: Iterable[Message], row: type[Message], form: Format, output: Path | None, wanted: "Wanted | None" = None
 ) -> None:
     """Write rows of a class to a file or, without one, to stdout. Raise `AskError`, and what `rows` raises.
 
@@ -99,17 +101,17 @@ def _counted(rows: Iterable[Message], *, shown: bool) -> Iterator[Iterator[Messa
         yield iter(progress.track(rows))
 
 
-def _columns(row: type[Message], wanted: Wanted | None) -> list[str]:
+def _columns(row: type[Message], wanted: "Wanted | None") -> list[str]:
     descriptor: Any = row.DESCRIPTOR
     return [field.name for field in descriptor.fields if wanted is None or field.name in wanted]
 
 
-def _write_json(rows: Iterable[Message], _: type[Message], out: IO[bytes], wanted: Wanted | None) -> None:
+def _write_json(rows: Iterable[Message], _: type[Message], out: IO[bytes], wanted: "Wanted | None") -> None:
     for row in rows:
         out.write(f"{json.dumps(show.to_dict(row, wanted))}\n".encode())
 
 
-def _write_csv(rows: Iterable[Message], row: type[Message], out: IO[bytes], wanted: Wanted | None) -> None:
+def _write_csv(rows: Iterable[Message], row: type[Message], out: IO[bytes], wanted: "Wanted | None") -> None:
     """Write a line of names, and a line each row: what is not set is empty, lists and messages are JSON."""
     names = _columns(row, wanted)
     text = TextIOWrapper(out, "utf-8", newline="", write_through=True)
@@ -125,7 +127,7 @@ def _csv_cell(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | dict | list) else value
 
 
-def _write_arrow(rows: Iterable[Message], row: type[Message], out: IO[bytes], wanted: Wanted | None) -> None:
+def _write_arrow(rows: Iterable[Message], row: type[Message], out: IO[bytes], wanted: "Wanted | None") -> None:
     import pyarrow as pa
 
     from tablegate.client.arrow import arrow_schema, record_batches
@@ -136,7 +138,7 @@ def _write_arrow(rows: Iterable[Message], row: type[Message], out: IO[bytes], wa
             stream.write_batch(batch.select(names))
 
 
-def _write_parquet(rows: Iterable[Message], row: type[Message], out: IO[bytes], wanted: Wanted | None) -> None:
+def _write_parquet(rows: Iterable[Message], row: type[Message], out: IO[bytes], wanted: "Wanted | None") -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -7,7 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf import any_pb2, json_format
 from google.protobuf.message import Message
@@ -19,7 +19,6 @@ from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.columns import is_map, is_message, is_money
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query.masks import Wanted
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, GatewayRecord, ReplicaPhase
 from tablegate.v1.status_pb2 import (
     ExplainResponse,
@@ -33,12 +32,15 @@ from tablegate.v1.status_pb2 import (
     TableStatus,
 )
 
+if TYPE_CHECKING:  # as in `ask`
+    from tablegate.gateway.query.masks import Wanted
+
 OUT = Console(highlight=False)
 
 _AS_IN_CONTRACT = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
 
 
-def to_dict(message: Message, wanted: Wanted | None = None) -> dict[str, Any]:
+def to_dict(message: Message, wanted: "Wanted | None" = None) -> dict[str, Any]:
     """Return `message` as protobuf's JSON has it, with the contract's field names and unset fields shown.
 
     `wanted`: only these fields, as others were not asked for; None: all.
@@ -60,7 +62,7 @@ def _as_dict(message: Message) -> dict[str, Any]:
         return shown
 
 
-def _only(value: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
+def _only(value: dict[str, Any], wanted: "Wanted") -> dict[str, Any]:
     return {
         name: value[name] if inner is None or not isinstance(value[name], dict) else _only(value[name], inner)
         for name, inner in wanted.items()
@@ -68,7 +70,7 @@ def _only(value: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def rows(messages: Sequence[Message], wanted: Wanted | None = None) -> None:
+def rows(messages: Sequence[Message], wanted: "Wanted | None" = None) -> None:
     """Print rows of one message type as a table, of the columns that are `wanted`; None: all."""
     if not messages:
         Console(stderr=True).print("no rows")
@@ -79,7 +81,7 @@ def rows(messages: Sequence[Message], wanted: Wanted | None = None) -> None:
     OUT.print(table)
 
 
-def empty_table(row: Any, wanted: Wanted | None = None) -> Table:
+def empty_table(row: Any, wanted: "Wanted | None" = None) -> Table:
     """Return a table with the columns of a row, whose descriptor is given, that are `wanted`."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for field in _shown(row, wanted):
@@ -88,13 +90,13 @@ def empty_table(row: Any, wanted: Wanted | None = None) -> Table:
     return table
 
 
-def cells(message: Message, wanted: Wanted | None = None) -> list[str]:
+def cells(message: Message, wanted: "Wanted | None" = None) -> list[str]:
     """Return the columns of a row as texts: of a list an item each line, of a message its fields that are set."""
     values = to_dict(message, wanted)
     return [_cell(message, field, values.get(field.name, "")) for field in _shown(message.DESCRIPTOR, wanted)]
 
 
-def _shown(row: Any, wanted: Wanted | None) -> Sequence[Any]:
+def _shown(row: Any, wanted: "Wanted | None") -> Sequence[Any]:
     return [field for field in row.fields if wanted is None or field.name in wanted]
 
 
