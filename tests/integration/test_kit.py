@@ -18,6 +18,7 @@ from tablegate.jobs.table import (
     Global,
     Join,
     Json,
+    Latest,
     Long,
     Mode,
     Processor,
@@ -72,6 +73,62 @@ def in_batches(records: Sequence[Record]) -> list[list[Event]]:
 
 def rating(movie_id: int, stars: float) -> Event:
     return Event("ratings", value={"movie_id": movie_id, "rating": stars})
+
+
+class TestRowsThatExpire:
+    SOURCE = Source("orders", Json("customer STRING, amount DOUBLE"))
+    OUTPUT = RowOutput("changes", key=Text("customer"), value=Json("order_count"))
+    TABLE = Table(
+        name="order_totals",
+        contract="gateway/tablegate/gateway/cli/starter-project/orders.proto",
+        source=SOURCE,
+        key={"customer": "customer"},
+        columns={"order_count": "count(*)", "amount": "sum(amount)"},
+        outputs=(OUTPUT,),
+        expires_after_s=3_600,
+        mode=Mode.MICROBATCH,
+    )
+
+    @staticmethod
+    def order(customer: str, second: float) -> Event:
+        return Event("orders", value={"customer": customer, "amount": 1.5}, timestamp=at(second))
+
+    def test_are_deleted_before_the_batch_at_that_time(self) -> None:
+        result = run_table(
+            self.TABLE,
+            [self.order("ann", 0), self.order("bob", 1_000)],
+            [self.order("bob", 3_600)],
+            [self.order("cem", 3_601), self.order("ann", 3_602)],
+            [self.order("ann", 7_000)],
+            then_wait_s=300,
+        )
+        changes = [(change.key[0], change.row and change.row["order_count"], change.batch) for change in result.changes]
+        assert [*map(sorted, (changes[:2], changes[2:3]))] == [[("ann", 1, 1), ("bob", 1, 1)], [("bob", 2, 2)]]
+        assert changes[3] == ("ann", None, 3)
+        assert {*changes[4:6]} == {("ann", 1, 3), ("cem", 1, 3)}  # begun anew, behind its tombstone
+        assert changes[6] == ("ann", 2, 4)
+        assert {*changes[7:]} == {("bob", None, 5), ("cem", None, 5)}
+        assert result.rows == {("ann",): {"order_count": 2, "amount": 3.0}}
+        gone = [record.key for record in result.outputs["changes"] if record.value is None]
+        assert sorted(gone) == ["ann", "bob", "cem"]
+
+    def test_a_latest_side_forgets_its_deletes(self) -> None:
+        table = replace(
+            self.TABLE,
+            source=None,
+            outputs=(),
+            sides={"order": Latest(Source("orders", Json("amount DOUBLE"), key=Text("customer")))},
+            key={"customer": "customer"},
+            columns={"order_count": "1", "amount": "order.amount"},
+        )
+        put = Event("orders", key="ann", value={"amount": 2.0}, timestamp=at(0))
+        result = run_table(table, [put], [Event("orders", key="bob", value={"amount": 3.0}, timestamp=at(3_601))])
+        assert list(result.rows) == [("bob",)]
+
+    def test_an_aggregate_that_keeps_a_map_is_refused(self) -> None:
+        columns = {**self.TABLE.columns, "amount": "double(size(first(map('a', amount))))"}
+        with pytest.raises(JobError, match='"amount" has an aggregate that keeps a map'):
+            run_table(replace(self.TABLE, columns=columns))
 
 
 class TestRatings:

@@ -18,6 +18,7 @@ the fields has the record's own `key`, `value`, `topic`, `partition`, `offset` a
 Decision: docs/decisions/0100-declarations-take-more.md
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -69,6 +70,7 @@ ITEM_COLUMN = "item"
 
 GENERATION_MAX = 2**32 - 1  # it travels in 4 bytes
 REALTIME_TRIGGER_S_MIN = 5.0  # Spark refuses shorter batches in Real-time Mode
+EXPIRES_AFTER_S_MIN = 60.0  # to remove rows, a job stops its query for some seconds, ten times in that time at most
 
 _TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -334,6 +336,9 @@ class Table:
     20,000 changes at most. `generation` is raised when logic or input changes: then the table is built anew, in a
     changelog of its own.
 
+    `expires_after_s` (micro-batches): how long after its newest input, by Kafka's time, a row is deleted, and the job
+    forgets it; up to a tenth later. An input behind that begins the row anew.
+
     `functions` (micro-batches): UDFs of Spark's by name, for the expressions: what `udf`, `pandas_udf` or `arrow_udf`
     makes of a function of yours. They get what the expression gives them, nulls too, and give the same for the same.
     """
@@ -346,6 +351,7 @@ class Table:
     columns: Mapping[str, str]
     window: Window | None = None
     having: str | None = None
+    expires_after_s: float | None = None
     functions: Mapping[str, Any] = field(default_factory=dict)
     processor: Processor | None = None
     outputs: tuple[Output, ...] = ()
@@ -409,6 +415,8 @@ class Table:
             return "atomic batches"
         if self.processor is not None:
             return "a processor"
+        if self.expires_after_s is not None:
+            return "rows that expire, as the job stops its query to remove them"
         if self.functions:
             return f'the function "{next(iter(self.functions))}", which Python computes'
         for name, side in self.all_sides.items():
@@ -427,6 +435,28 @@ class Table:
         yield from self._problems_of_each()
         yield from self._problems_of_outputs()
         yield from self._problems_of_time()
+        if self.expires_after_s is not None:
+            yield from self._problems_of_expiry(self.expires_after_s)
+
+    def _problems_of_expiry(self, expires_after_s: float) -> Iterator[str]:
+        what = f"expires_after_s {expires_after_s:g}"
+        if not EXPIRES_AFTER_S_MIN <= expires_after_s < math.inf:
+            yield f"{what} is not a time of {EXPIRES_AFTER_S_MIN:g} seconds or more"
+        if self.window is not None:
+            yield f"{what} and a window, whose rows end by the contract's retention; remove one"
+        if self.processor is not None:
+            yield f"{what} and a processor, which ends its rows itself: let it emit what does not meet having"
+        if self.atomic:
+            yield f"{what}, and any number of rows may expire at once, while an atomic batch is bounded; remove one"
+        if self.has_keyed_versions:
+            yield f"{what} and keyed=True, by which versions are offsets, and a delete by time has none; remove keyed"
+        tables = [name for name, side in self.sides.items() if isinstance(side, Latest)]
+        others = [name for name, side in self.sides.items() if not isinstance(side, Global)]
+        if tables and len(others) > 1:
+            yield (
+                f'{what}, and with a row the newest record of side "{tables[0]}" would be forgotten, which later '
+                "records need; make that side a Global, or remove expires_after_s"
+            )
 
     def _problems_of_functions(self) -> Iterator[str]:
         for name, function in self.functions.items():

@@ -14,7 +14,7 @@ from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import make_plan
 from tablegate.jobs.running.running_table import RunningTable
 from tests.kit.job.process import wait_until
-from tests.kit.programs.kafka import NewRecord, consume
+from tests.kit.programs.kafka import NewRecord, RawRecord, consume
 
 CONTRACT = Path("gateway/tablegate/gateway/cli/starter-project/orders.proto")
 COLUMNS = {
@@ -51,10 +51,12 @@ def write_job(
     return str(path)
 
 
-def orders(customer: str, count: int, *, partition: int = 0, amount: float = 1.0) -> list[NewRecord]:
+def orders(
+    customer: str, count: int, *, partition: int = 0, amount: float = 1.0, timestamp_ms: int | None = None
+) -> list[NewRecord]:
     """Return records of one customer in one partition."""
     value = json.dumps({"customer": customer, "amount": amount}).encode()
-    return [NewRecord(customer.encode(), value, partition=partition)] * count
+    return [NewRecord(customer.encode(), value, partition=partition, timestamp_ms=timestamp_ms)] * count
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,29 @@ class Written:
     first: int
     second: float
     run: int = field(compare=False)
+
+
+def newest_by_key(bootstrap: str, job: str, generation: int = 1) -> dict[bytes, RawRecord]:
+    """Return the record of highest version of each key in the changelog; tombstones too."""
+    newest: dict[bytes, RawRecord] = {}
+    for record in consume(bootstrap, f"{load_table(job).name}-g{generation}-changelog"):
+        key = record.key or b""
+        if not is_marker_key(key) and (key not in newest or _version(record) > _version(newest[key])):
+            newest[key] = record
+    return newest
+
+
+def _version(record: RawRecord) -> bytes:
+    return dict(record.headers)[VERSION_HEADER]
+
+
+def rows(bootstrap: str, job: str, generation: int = 1) -> dict[str, tuple[int, float]]:
+    """Return both columns of each row that the changelog comes to, by customer."""
+    contract = load_contract(load_table(job))
+    decoder = RowDecoder(contract, {1: json.dumps(row_schema(contract))})
+    values = [record.value for record in newest_by_key(bootstrap, job, generation).values()]
+    found: list[Any] = [contract.row_class.FromString(decoder.decode(value)) for value in values if value is not None]
+    return {row.customer: (row.order_count, row.amount) for row in found}
 
 
 def written(bootstrap: str, job: str, generation: int = 1) -> list[Written]:

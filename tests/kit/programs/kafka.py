@@ -29,12 +29,13 @@ class RawRecord(NamedTuple):
 
 
 class NewRecord(NamedTuple):
-    """A record to be written; without a partition, to the one that a Java producer would choose."""
+    """A record to be written; without a partition, to the one that a Java producer would choose; by default now."""
 
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
     partition: int | None = None
+    timestamp_ms: int | None = None
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +78,7 @@ def produce(bootstrap: str, topic: str, records: Iterable[NewRecord]) -> None:
             headers=list(record.headers),
             partition=-1 if record.partition is None else record.partition,
             on_delivery=delivered,
+            **({} if record.timestamp_ms is None else {"timestamp": record.timestamp_ms}),
         )
         producer.poll(0)
     assert producer.flush(CONSUME_TIMEOUT_S) == 0, f"records still queued for {topic}"

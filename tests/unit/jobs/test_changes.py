@@ -42,6 +42,16 @@ def test_same_declaration_has_no_change() -> None:
     ]
 
 
+def test_another_time_to_expire_keeps_the_state() -> None:
+    before = replace(TABLE, expires_after_s=60)
+    after = replace(TABLE, expires_after_s=3_600)
+    later = declaration_change(after, logic_of(before), generation=1)
+    assert not later.is_unchanged
+    assert later.why_not == ""
+    for one, other in ((TABLE, before), (before, TABLE)):
+        assert "expires_after_s has changed" in declaration_change(one, logic_of(other), generation=1).why_not
+
+
 @pytest.mark.parametrize(
     ("expression", "change", "why_not"),
     [

@@ -76,6 +76,36 @@ def test_frozen() -> None:
         ({"trigger_s": 10, "mode": Mode.MICROBATCH}, "in micro-batches give emit_interval_s"),
         ({"emit_interval_s": 1}, "Real-time Mode emits each change"),
         ({"emit_interval_s": -1, "mode": Mode.MICROBATCH}, "is negative"),
+        ({"expires_after_s": 59, "mode": Mode.MICROBATCH}, "expires_after_s 59 is not a time of 60 seconds or more"),
+        ({"expires_after_s": float("inf"), "mode": Mode.MICROBATCH}, "expires_after_s inf is not a time"),
+        ({"expires_after_s": float("nan"), "mode": Mode.MICROBATCH}, "expires_after_s nan is not a time"),
+        ({"expires_after_s": 60}, "does not support rows that expire"),
+        ({"expires_after_s": 60, "mode": Mode.MICROBATCH, "atomic": True}, "an atomic batch is bounded"),
+        (
+            {"expires_after_s": 60, "mode": Mode.MICROBATCH, "window": Window(size_s=1), **WINDOWED},
+            "whose rows end by the contract's retention",
+        ),
+        (
+            {"expires_after_s": 60, "mode": Mode.MICROBATCH, "processor": Views()},
+            "let it emit what does not meet having",
+        ),
+        (
+            {
+                "expires_after_s": 60,
+                "mode": Mode.MICROBATCH,
+                "source": Source("ratings", Avro(RATING_SCHEMA), keyed=True),
+            },
+            "versions are offsets, and a delete by time has none; remove keyed",
+        ),
+        (
+            {
+                "expires_after_s": 60,
+                "mode": Mode.MICROBATCH,
+                "source": None,
+                "sides": {"a": OTHER, "b": Latest(OTHER)},
+            },
+            'the newest record of side "b" would be forgotten',
+        ),
         ({"source": None}, "give either source or sides"),
         ({"sides": {"a": Latest(OTHER)}}, "give either source or sides"),
         ({"source": None, "sides": {"Ratings": Latest(OTHER)}}, '"Ratings" is not a valid side name'),

@@ -159,11 +159,7 @@ def state_aggregates(
     `sizes`: how many columns each group has; key columns come before the first. Beside them are the aggregates of each
     column, by its name.
     """
-    execution = aggregated._jdf.queryExecution()
-    plan = aggregated.sparkSession._jsparkSession.sessionState().optimizer().execute(execution.analyzed())
-    while not _is(plan, f"{_CATALYST}.plans.logical.Aggregate"):
-        plan = plan.children().head()
-    columns = plan.aggregateExpressions()
+    columns = _optimized_columns(aggregated)
     found = []
     at = columns.size() - sum(sizes)
     for size in sizes:
@@ -179,6 +175,25 @@ def state_aggregates(
         found.append((distinct, by_column))
         at += size
     return found
+
+
+def state_types(aggregated: DataFrame) -> dict[str, tuple[str, ...]]:
+    """Return the types of what a query keeps in its state for each column, by the column's name."""
+    columns = _optimized_columns(aggregated)
+    named = (columns.apply(place) for place in range(columns.size()))
+    return {
+        column.name(): tuple(kind for node in _aggregate_nodes(column) for kind in _state_aggregate(node).types)
+        for column in named
+    }
+
+
+def _optimized_columns(aggregated: DataFrame) -> Any:
+    """Return the columns of an aggregate as they are optimized: what is not deterministic is made behind them."""
+    execution = aggregated._jdf.queryExecution()
+    plan = aggregated.sparkSession._jsparkSession.sessionState().optimizer().execute(execution.analyzed())
+    while not _is(plan, f"{_CATALYST}.plans.logical.Aggregate"):
+        plan = plan.children().head()
+    return plan.aggregateExpressions()
 
 
 def _aggregate_nodes(node: Any) -> Iterator[Any]:

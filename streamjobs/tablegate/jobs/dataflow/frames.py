@@ -26,8 +26,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from tablegate.gateway.contract.types import BATCH_CHANGES_MAX
-from tablegate.jobs.dataflow.columns import COMPUTED_COLUMN, EXISTS_COLUMN, SEQUENCE_COLUMN, check_type
-from tablegate.jobs.dataflow.expressions import attempt, ever_met, guarded
+from tablegate.jobs.dataflow.columns import COMPUTED_COLUMN, EXISTS_COLUMN, FIRST_TIME, SEQUENCE_COLUMN, check_type
+from tablegate.jobs.dataflow.expressions import attempt, ever_met, guarded, state_types
 from tablegate.jobs.dataflow.frame_functions import decoded_sources, rows_of_function
 from tablegate.jobs.dataflow.functions import register_functions
 from tablegate.jobs.dataflow.header_ids import reads_headers
@@ -87,12 +87,23 @@ TRIED = "__tried_"
 _PARTITIONS = "__partitions"
 _EVER = "__ever_"
 _EVER_MET = "__ever_met"
+_CHANGED = "__changed"
+CHANGED_PLACE = 1
+"""Place, among the columns of the state's values, of the time of a row's newest input, where rows expire."""
 _PLACE, _PLACES, _HERE = "__place", "__places", "__here"
 
 
-def make_rows(grouped: Grouped, table: Table, value_schema: Mapping[str, Any]) -> DataFrame:
+def make_rows(
+    grouped: Grouped,
+    table: Table,
+    value_schema: Mapping[str, Any],
+    *,
+    sequence_base: int = 0,
+    have_expired: bool = False,
+) -> DataFrame:
     """Return the table's rows: key columns, columns, `SEQUENCE_COLUMN` and `EXISTS_COLUMN`.
 
+    `sequence_base`: what sequences are counted from. `have_expired`: none exists any more, as of then.
     Raise `JobError` where a column does not compute, or is not what the contract wants.
     """
     rows = _processed(grouped.records, table) if table.processor is not None else _aggregated(grouped, table)
@@ -108,14 +119,32 @@ def make_rows(grouped: Grouped, table: Table, value_schema: Mapping[str, Any]) -
     rows = rows.withColumn(COMPUTED_COLUMN, sql.expr(computed))
     rows = rows.withColumn(EXISTS_COLUMN, sql.expr(f"{COMPUTED_COLUMN} AND coalesce({TRIED}.value, false)"))
     rows = _checked_versions(rows, table).where(f"{EXISTS_COLUMN} OR {_had_row(rows, table)}")
+    if table.expires_after_s is not None:
+        rows = _expiring(rows, sequence_base, have_expired=have_expired)
     # What a processor emits beside the columns is there for outputs.
     if table.processor is not None:
         return rows
     return rows.select(*table.key, *table.columns, SEQUENCE_COLUMN, EXISTS_COLUMN, COMPUTED_COLUMN)
 
 
+def _expiring(rows: DataFrame, sequence_base: int, *, have_expired: bool) -> DataFrame:
+    """Return rows with sequences behind those of before the last sweep; as deletes where they have expired."""
+    # True of all, but not to the optimizer, which would leave an aggregate that nothing uses out of the state.
+    rows = rows.where(f"{_CHANGED} IS NULL OR {_CHANGED} >= {FIRST_TIME}")
+    if not have_expired:
+        return rows.withColumn(SEQUENCE_COLUMN, sql.expr(f"{sequence_base}L + {SEQUENCE_COLUMN}"))
+    # As above: the rows are those of a state, which has all aggregates.
+    never = f"{SEQUENCE_COLUMN} < 0"
+    exists = sql.expr(f"{EXISTS_COLUMN} AND {never}")
+    sequence = sql.expr(f"IF({never}, {SEQUENCE_COLUMN}, {sequence_base}L)")
+    return rows.withColumns({EXISTS_COLUMN: exists, SEQUENCE_COLUMN: sequence})
+
+
 def _aggregated(grouped: Grouped, table: Table) -> DataFrame:
-    rows = _with_values(by_key(grouped, table).agg(*_aggregate_columns(grouped, table)), table)
+    rows = by_key(grouped, table).agg(*_aggregate_columns(grouped, table))
+    if table.expires_after_s is not None:
+        _check_state(rows, table)
+    rows = _with_values(rows, table)
     if table.rows_move:
         # Every row that the record has ever made, all but the present one without a value.
         rows = rows.withColumn(_HERE, sql.explode(_PLACES))
@@ -124,6 +153,17 @@ def _aggregated(grouped: Grouped, table: Table) -> DataFrame:
         if is_window_start(expression):
             rows = rows.withColumn(name, sql.col(f"{WINDOW_COLUMN}.start"))
     return rows
+
+
+def _check_state(aggregated: DataFrame, table: Table) -> None:
+    """Raise `JobError` where the state has what no other query's state can be made of, as of the rows that stay."""
+    for name, types in state_types(aggregated).items():
+        if any("map<" in kind for kind in types):
+            raise JobError(
+                f'{table.declared_at}: table "{table.name}" "{name.removeprefix(TRIED).removeprefix(LATEST)}" has an '
+                "aggregate that keeps a map, which rows that expire cannot have; make it an array, or remove "
+                "expires_after_s"
+            )
 
 
 def _aggregate_columns(grouped: Grouped, table: Table) -> list[Column]:
@@ -146,15 +186,17 @@ def _with_values(rows: DataFrame, table: Table) -> DataFrame:
 def _aggregates(grouped: Grouped, table: Table) -> dict[str, str]:
     """Return the job's own aggregates by name; columns may use the names of the sides."""
     keyed = table.has_keyed_versions
+    changed = {_CHANGED: f"max({KAFKA_COLUMN}.timestamp)"} if table.expires_after_s is not None else {}
     if table.rows_move:
         order = order_sql(table.source_of(*table.sides))
         return {
             SEQUENCE_COLUMN: "count(*)",
+            **changed,
             _PLACE: f"max_by({KEY_COLUMN}, {order})",
             _PLACES: f"collect_set({KEY_COLUMN})",
             **grouped.latest,
         }
-    found = {SEQUENCE_COLUMN: f"max({KAFKA_COLUMN}.offset)" if keyed else "count(*)"}
+    found = {SEQUENCE_COLUMN: f"max({KAFKA_COLUMN}.offset)" if keyed else "count(*)", **changed}
     if keyed:
         found[_PARTITIONS] = f"struct(min({KAFKA_COLUMN}.partition) AS first, max({KAFKA_COLUMN}.partition) AS last)"
     # A key that only `Latest` sides know has no row in a table that counts events, so these are counted.
@@ -274,6 +316,14 @@ def build(
     )
 
 
+def expired_records(spark: SparkSession, plan: Plan, *, row_outputs: bool, reader: Reader | None = None) -> DataFrame:
+    """Return the frame of a table's query with the tombstones of all rows, which its last steps make of a state."""
+    assert isinstance(plan.table, Table), "rows of a function do not expire"
+    register_functions(spark, plan.table)
+    reader = reader or KafkaReader(spark, plan.bootstrap, with_headers=topics_with_headers(plan))
+    return _Builder(plan, plan.table, reader).changelog(row_outputs=row_outputs, have_expired=True)
+
+
 def aggregates_of_both(spark: SparkSession, plan: Plan, before: Table) -> tuple[DataFrame, int]:
     """Return the aggregates of an earlier declaration and then those of the plan's own, and how many the first are.
 
@@ -326,10 +376,16 @@ class _Builder:
         self._table = table
         self._reader = reader
 
-    def changelog(self, *, row_outputs: bool) -> DataFrame:
+    def changelog(self, *, row_outputs: bool, have_expired: bool = False) -> DataFrame:
         """Return the table's changes as records."""
         plan = self._plan
-        rows = make_rows(self.grouped(), self._table, plan.value_schema)
+        rows = make_rows(
+            self.grouped(),
+            self._table,
+            plan.value_schema,
+            sequence_base=plan.sequence_base,
+            have_expired=have_expired,
+        )
         return changelog_records(
             rows,
             self._table,

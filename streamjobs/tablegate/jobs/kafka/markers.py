@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 
 from tablegate.gateway.contract.kafka_refusals import Right
 from tablegate.gateway.contract.kafka_settings import settings_of
@@ -41,6 +41,8 @@ class Markers:
         self._producer = self._new_producer()
         self.written_s = time.time()
         """When Kafka had a marker, as far as is known; before the first one, when this began."""
+        self.kafka_time_ms: int | None = None
+        """Kafka's time of the newest marker that it had; None before."""
 
     def _new_producer(self) -> Producer:
         return Producer(
@@ -65,11 +67,17 @@ class Markers:
             self._fail(str(error))
         return offsets
 
-    def _note(self, error: KafkaError | None, _message: Message) -> None:
+    def _note(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self._fail(error.str())
         else:
             self.written_s = time.time()
+            self._note_time(message)
+
+    def _note_time(self, message: Message) -> None:
+        kind, time_ms = message.timestamp()
+        if kind == TIMESTAMP_LOG_APPEND_TIME:  # else it is ours, and no broker's
+            self.kafka_time_ms = time_ms
 
     def _fail(self, why: str) -> None:
         if not self._is_failing:
@@ -114,6 +122,7 @@ class Markers:
 
         def note(error: KafkaError | None, message: Message) -> None:
             if error is None:
+                self._note_time(message)
                 on_written(message)
             else:
                 errors.append(why_not(self._bootstrap, error, Right("Write", "topic", self._changelog.name)))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tablegate.jobs.frame_table import Declared, FrameTable
-from tablegate.jobs.planning.logic import COLUMN_ORDER, column_of, function_of, logic_of, masked
+from tablegate.jobs.planning.logic import COLUMN_ORDER, EXPIRY, column_of, function_of, logic_of, masked
 
 AGGREGATES = (
     *("any_value", "approx_count_distinct", "approx_percentile", "array_agg", "avg", "bit_and", "bit_or", "bit_xor"),
@@ -117,6 +117,8 @@ def why_not_from_state(table: Declared, before: Mapping[str, str]) -> str:
     for part in {**now, **before}:
         old, new, column = before.get(part), now.get(part), column_of(part)
         if old == new or part in (COLUMN_ORDER, "having") or (column is not None and not column[1]):
+            continue
+        if part == EXPIRY and old is not None and new is not None:  # the state has the time of each row either way
             continue
         function = function_of(part)
         if function is not None and new is None:

@@ -21,6 +21,8 @@ CHANGES_LISTED_MAX = 4  # in an error, which is one sentence
 
 COLUMN_ORDER = "the order of the columns"
 """The part of a logic that says in which order its columns are."""
+EXPIRY = "expires_after_s"
+"""The part that says when rows expire."""
 _COLUMN = re.compile(r'(key )?column "([^"]*)"')
 _FUNCTION = re.compile(r'the code of function "([^"]*)"')
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`""", re.DOTALL)
@@ -141,10 +143,12 @@ def _histories(table: Declared) -> Iterator[tuple[str, str]]:
 
 
 def kafka_fields_used(table: Declared, side: str) -> list[str]:
-    """Return the fields of the struct `kafka` that expressions use, the event time of windows among them."""
+    """Return the fields of the struct `kafka` that are used: by expressions, for windows, by rows that expire."""
     text = " ".join(_QUOTED.sub("''", expression) for _, expression in _expressions(table))
     used = dict.fromkeys(name.lower() for name in _KAFKA_FIELD.findall(text))
     if isinstance(table, Table) and table.window is not None and table.source_of(side).event_time is None:
+        used["timestamp"] = None
+    if isinstance(table, Table) and table.expires_after_s is not None:
         used["timestamp"] = None
     return [*used]
 
@@ -154,6 +158,8 @@ def _clauses(table: Table) -> Iterator[tuple[str, str]]:
         yield f'the code of function "{name}"', code
     if table.having is not None:
         yield "having", normalized(table.having)
+    if table.expires_after_s is not None:
+        yield EXPIRY, f"{table.expires_after_s:g} s"
     if table.window is not None:
         hop_s = table.window.hop_s or table.window.size_s
         bounds = f"late by {table.window.late_s:g} s, ahead by {table.window.ahead_s:g} s"

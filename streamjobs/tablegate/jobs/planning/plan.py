@@ -67,7 +67,8 @@ class Plan:
     """Everything that a job needs to know to keep one table.
 
     `sides`: by the side's name, those of a side's `more_topics` behind it, by their numbers.
-    `output_schema_ids`: of outputs in Avro, by their subjects. `older`: the manifest of an older generation, which is
+    `output_schema_ids`: of outputs in Avro, by their subjects. `sequence_base`: what the sequences of rows are counted
+    from, where rows expire. `older`: the manifest of an older generation, which is
     served until this one has caught up; None where none is.
     """
 
@@ -87,6 +88,7 @@ class Plan:
     manifest: changelog_pb2.Manifest
     older: changelog_pb2.Manifest | None
     output_schema_ids: Mapping[str, int] = field(default_factory=dict)
+    sequence_base: int = 0
 
     @property
     def streamed(self) -> Mapping[str, SidePlan]:

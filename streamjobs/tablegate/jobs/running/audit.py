@@ -60,6 +60,7 @@ from tablegate.jobs.kafka.topics import KafkaAdmin
 from tablegate.jobs.planning.logic import logic_of
 from tablegate.jobs.planning.plan import Plan, check_contract_unchanged, plan_without_cluster
 from tablegate.jobs.running.checkpoint import COMMITS, OFFSETS, Checkpoint, check_owner
+from tablegate.jobs.running.expiry import newest_sweep
 from tablegate.jobs.running.queries import TABLE_QUERY
 from tablegate.jobs.running.resuming import check_logic
 from tablegate.jobs.running.session import spark_session, table_session
@@ -167,6 +168,8 @@ def _audit(spark: SparkSession, table: Table, bootstrap: str, checkpoints: str) 
     plan = _plan(table, admin, bootstrap, checkpoints)
     checkpoint = Checkpoint(spark, plan.checkpoint)
     _check_checkpoint(plan, checkpoint)
+    last_sweep = newest_sweep(checkpoint)
+    plan = replace(plan, sequence_base=last_sweep.sequence_base)
     begin = admin.readable_ends(plan.changelog)
     batch, is_settled = _await_batch(plan, checkpoint, admin)
     ends = admin.readable_ends(plan.changelog)
@@ -195,6 +198,8 @@ def _audit(spark: SparkSession, table: Table, bootstrap: str, checkpoints: str) 
         )
     )
     first = rows.collect()
+    if newest_sweep(checkpoint) != last_sweep or not last_sweep.is_done:
+        raise JobError(f'table "{table.name}" cannot be audited while its job removes expired rows: audit again')
     return Audit(
         table=table.name,
         generation=plan.generation,

@@ -118,6 +118,20 @@ class Checkpoint:
         except Exception as error:  # noqa: BLE001 - as above
             raise self._unusable(error) from None
 
+    def decided(self, name: str) -> str:
+        """Return what was decided in a file; "" where nothing was; raise `JobError`."""
+        try:
+            return self._text_of(self._file(name)) or ""
+        except Exception as error:  # noqa: BLE001 - as above
+            raise self._unusable(error) from None
+
+    def decide(self, name: str, text: str) -> None:
+        """Write a file in the place of the last, as a whole: a crash leaves the one or the other; raise `JobError`."""
+        try:
+            self._replace(name, text)
+        except Exception as error:  # noqa: BLE001 - as above
+            raise self._unusable(error) from None
+
     def offset_log(self, query: str, batch: int) -> str:
         """Return what Spark's offset log has of a batch; raise `JobError`, also where it has nothing of it any more."""
         try:
@@ -148,6 +162,23 @@ class Checkpoint:
             path.getFileSystem(self._conf).delete(path, True)
         except Exception as error:  # noqa: BLE001 - as above
             raise self._unusable(error) from None
+
+    def move(self, directory: str, to: str) -> bool:
+        """Let a directory of the checkpoint take the place of another; return whether it was there; raise `JobError`.
+
+        Where a crash cuts this off, it can be called again.
+        """
+        try:
+            source, target = self._file(directory), self._file(to)
+            files = source.getFileSystem(self._conf)
+            if not files.exists(source):
+                return False
+            files.delete(target, True)
+            if not files.rename(source, target):
+                raise OSError("a directory cannot be renamed")
+        except Exception as error:  # noqa: BLE001 - as above
+            raise self._unusable(error) from None
+        return True
 
     def sibling(self, generation: int) -> "Checkpoint":
         """Return the checkpoint of another generation of the table."""

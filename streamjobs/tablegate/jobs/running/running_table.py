@@ -9,6 +9,7 @@ running ──(a record of an unknown schema)──► running, with the registr
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, replace
 
@@ -40,6 +41,7 @@ from tablegate.jobs.planning.plan import Plan, make_plan
 from tablegate.jobs.planning.schemas import SchemaId
 from tablegate.jobs.running.checkpoint import Checkpoint, Identity
 from tablegate.jobs.running.dead_letters import DeadLetters
+from tablegate.jobs.running.expiry import RowExpiry, adopt_sweep, expires, finish_sweep, sweep
 from tablegate.jobs.running.handover import (
     CHECK_EVERY_S,
     GenerationHandover,
@@ -95,6 +97,7 @@ class RunningTable:
         self._restarts = 0  # after what passes, since the newest batch
         self._seen_schemas: dict[str, set[SchemaId]] = {}
         self._queries: RunningQueries | None = None
+        self._expiry: RowExpiry | None = None
         self._handover: GenerationHandover | None = None
         self._next_check_s = 0.0
         self.is_done = False
@@ -143,6 +146,9 @@ class RunningTable:
     def _run_queries(self, handover: GenerationHandover) -> None:
         plan, phase = self._plan, handover.phase
         checkpoint = Checkpoint(self._spark, plan.checkpoint)
+        last_sweep = adopt_sweep(checkpoint) if expires(plan.table) else None
+        if last_sweep is not None:
+            self._plan = plan = replace(plan, sequence_base=last_sweep.sequence_base)
         owner, identity = checkpoint.owner(), identity_of(plan, self._start, self._admin)
         if owner is None:
             check_begins(plan, self._admin)
@@ -207,12 +213,36 @@ class RunningTable:
         # taken over: that one's rows would not count.
         self._membership.check_kept()
         self._frames = with_run(frames, plan, self._markers.begin_run())
+        if last_sweep is not None:
+            self._finish_sweep(session, checkpoint, phase, is_done=last_sweep.is_done)
+            self._expiry = RowExpiry(session, plan, checkpoint, self._admin, self._markers)
         self._dead_letters = DeadLetters(session, plan, checkpoint, self._admin, committed or {})
         self._queries = start(self._frames, plan, catch_up=catch_up, once=self._options.once)
         self._monitor = QueryMonitor(plan, self._queries, self._markers, self._dead_letters, once=self._options.once)
         self._sources = TopicWatch(self._admin, [side.topic for side in plan.streamed.values()])
         if not catch_up:
             self._log_running(phase)
+
+    def _finish_sweep(
+        self, session: SparkSession, checkpoint: Checkpoint, phase: HandoverPhase, *, is_done: bool
+    ) -> None:
+        if not is_done:
+            row_outputs = phase is not HandoverPhase.BUILDING
+            finish_sweep(session, self._plan, checkpoint, run=self._frames.run, row_outputs=row_outputs)
+
+    def _sweep(self, handover: GenerationHandover, before_us: int) -> None:
+        """Stop the queries, remove the rows that have expired, and go on."""
+        self._end_queries()
+        # Another job may have taken over while this one was frozen; the state would be that one's.
+        self._membership.check_kept()
+        session = table_session(self._spark, shuffle_partitions=self._plan.changelog.partition_count)
+        checkpoint = Checkpoint(session, self._plan.checkpoint)
+        with ThreadPoolExecutor(1, thread_name_prefix="tablegate-sweep") as worker:
+            swept = worker.submit(sweep, session, self._plan, checkpoint, before_us=before_us)
+            while not wait([swept], CHECK_EVERY_S).done:  # who is silent for too long is no member any more
+                self._membership.poll()
+        swept.result()
+        self._run_queries(handover)
 
     def _log_running(self, phase: HandoverPhase) -> None:
         metrics.RUNNING.labels(self._plan.table.name).set(1)
@@ -279,6 +309,8 @@ class RunningTable:
             self._advance(self._handover)
             if self._monitor.is_done:
                 self._end_or_run_again(self._handover)
+            elif self._expiry is not None and not self._options.once and (before_us := self._expiry.poll()) is not None:
+                self._sweep(self._handover, before_us)
 
     def _has_grown_source(self) -> bool:
         """Return whether a source has more partitions, of which the manifest is to tell; raise `JobError`."""
@@ -309,7 +341,10 @@ class RunningTable:
 
     def _end_or_run_again(self, handover: GenerationHandover) -> None:
         """Note that all is worked off; run once more where a new generation is not in place, and there is more."""
-        if handover.phase is HandoverPhase.IN_PLACE:
+        before_us = self._expiry.poll_last() if self._expiry is not None else None
+        if before_us is not None:
+            self._sweep(handover, before_us)
+        elif handover.phase is HandoverPhase.IN_PLACE:
             self.is_done = True
         elif not has_read(self._worked_off(), source_ends(self._plan, self._admin), self._plan):
             self._end_queries()
@@ -384,6 +419,9 @@ class RunningTable:
         if queries is None:
             return
         self._dead_letters.close()
+        if self._expiry is not None:
+            self._expiry.close()
+            self._expiry = None
         for query in queries.all:
             query.stop()
         if queries.sink is not None:

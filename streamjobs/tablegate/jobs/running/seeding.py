@@ -94,7 +94,7 @@ def seed(
         rows = session.read.schema(rows.schema).parquet(directory)
         records = records_of_state(changelog, rows, plan)
         records.write.format("kafka").options(**spark_options(plan.bootstrap)).option("includeHeaders", "true").save()
-        _write_state(session, rows, directory, checkpoint)
+        write_state(session, rows, directory, checkpoint.query_location(TABLE_QUERY))
     except (PySparkException, Py4JError) as error:
         raise JobError(
             f'table "{plan.table.name}" generation {plan.generation} cannot begin from the state of generation '
@@ -196,8 +196,8 @@ def _check_types(plan: Plan, state: DataFrame, old: Sequence[StateAggregate]) ->
         )
 
 
-def _write_state(session: SparkSession, rows: DataFrame, directory: str, checkpoint: Checkpoint) -> None:
-    """Write rows as the state of batch 0 of the table's query."""
+def write_state(session: SparkSession, rows: DataFrame, directory: str, location: str) -> None:
+    """Write rows, which lie in a directory, as the state of batch 0 of a query with its checkpoint at `location`."""
     # Each key is there once, and of one value the largest is that value: so each column of a row becomes the column of
     # the state that an aggregate of the table's query has in its place.
     keys = [name for name in rows.columns if name.startswith("key_")]
@@ -206,7 +206,7 @@ def _write_state(session: SparkSession, rows: DataFrame, directory: str, checkpo
         seeds.agg(*_greatest(rows))
         .writeStream.outputMode("update")
         .format("noop")
-        .option("checkpointLocation", checkpoint.query_location(TABLE_QUERY))
+        .option("checkpointLocation", location)
         .trigger(availableNow=True)
         .start()
     )

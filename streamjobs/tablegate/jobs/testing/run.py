@@ -11,10 +11,10 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -22,15 +22,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from tablegate.jobs.dataflow.frame_batches import batch_records, chosen_rows, count_rows, target_of
-from tablegate.jobs.dataflow.frames import Frames, build, malformed_records
+from tablegate.jobs.dataflow.frames import Frames, build, expired_records, malformed_records
 from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
 from tablegate.jobs.dataflow.sink_records import KIND_COLUMN, UnseenFields, ignored_kinds_of, null_columns
 from tablegate.jobs.dataflow.sources import HEADERS_SCHEMA
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.frame_table import Declared, FrameTable
 from tablegate.jobs.planning.plan import Plan, SidePlan, plan_without_cluster
+from tablegate.jobs.running.checkpoint import Checkpoint
+from tablegate.jobs.running.expiry import adopt_sweep, end_sweep, have_expired, sweep, tombstones
+from tablegate.jobs.running.queries import TABLE_QUERY
 from tablegate.jobs.running.session import table_session
-from tablegate.jobs.table import Mode, RecordOutput
+from tablegate.jobs.table import Mode, RecordOutput, Table
 from tablegate.jobs.testing.events import START_TIME, Event, Record, UnfitEvent, encode_events
 from tablegate.jobs.testing.results import Batch, Result, Written, make_result
 from tablegate.jobs.testing.session import process_session, with_settings
@@ -44,8 +47,8 @@ def run_table(table: Declared, *batches: Iterable[Event], then_wait_s: float = 0
     Each list of events is one batch of the table's own streaming queries. So the events of a key in one batch make one
     change of its row, an event is late only for a window that a batch before it has ended, and a global side has the
     events of the batch and of those before. A processor's timers go by the events: a batch runs at the time of its
-    newest event, or right after the batch before it, whichever is later. `then_wait_s`: run one more batch, without
-    events, so much later.
+    newest event, or right after the batch before it, whichever is later. A row that expires is deleted before the first
+    batch at such a time. `then_wait_s`: run one more batch, without events, so much later.
 
     Declarations for Real-time Mode run in micro-batches, too, and come to the same rows. Whether Spark takes them in
     Real-time Mode only `tablegate job check` can say. A row whose retention is over is still there.
@@ -114,6 +117,7 @@ def _run(
     """Yield what each batch came to, and count its fields."""
     topics = MemoryTopics(session, Path(plan.checkpoint).parent, batches)
     clock = Clock(session, times_ms[0])
+    checkpoint = Checkpoint(session, plan.checkpoint)
     frames = _queries_of(
         build(session, plan, row_outputs=True, other_outputs=True, reader=topics),
         malformed_records(plan, topics).drop(KIND_COLUMN),
@@ -121,14 +125,22 @@ def _run(
     queries: list[SteppedQuery] = []
     try:
         for number, (records, time_ms) in enumerate(zip(batches, times_ms, strict=True)):
+            swept = _sweep(session, plan, checkpoint, topics, queries[0], time_ms) if number > 0 else None
             topics.add(records)
             clock.set(time_ms)
             if number == 0:
-                for name, frame in enumerate(frames):
-                    checkpoint = f"{plan.checkpoint}/{name}"
-                    batches_of = _FrameBatches(plan) if name == 0 and isinstance(plan.table, FrameTable) else None
-                    queries.append(SteppedQuery(frame, plan.table, batches_of, clock=clock, checkpoint=checkpoint))
+                for place, frame in enumerate(frames):
+                    batches_of = _FrameBatches(plan) if place == 0 and isinstance(plan.table, FrameTable) else None
+                    location = checkpoint.query_location(TABLE_QUERY if place == 0 else str(place))
+                    queries.append(SteppedQuery(frame, plan.table, batches_of, clock=clock, checkpoint=location))
+            elif swept is not None:
+                location = checkpoint.query_location(TABLE_QUERY)
+                queries[0] = SteppedQuery(
+                    swept.frame, plan.table, None, clock=clock, checkpoint=location, first_batch_id=1
+                )
             batch = _finished(queries, fields)
+            if swept is not None:
+                batch = replace(batch, records=[*swept.records, *batch.records])
             if isinstance(plan.table, FrameTable) or plan.table.window is not None:
                 # Spark takes an event for late by the watermark before the last: a job that has nothing to do runs one
                 # batch more for it, and so do we.
@@ -140,6 +152,39 @@ def _run(
     finally:
         for query in queries:
             query.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Swept:
+    """The tombstones of a sweep, and the frame of the table's query that goes on behind it."""
+
+    records: list[Written]
+    frame: DataFrame
+
+
+def _sweep(
+    session: SparkSession,
+    plan: Plan,
+    checkpoint: Checkpoint,
+    topics: "MemoryTopics",
+    query: "SteppedQuery",
+    time_ms: int,
+) -> _Swept | None:
+    """Stop the query and remove the rows that have expired by a time, where some have."""
+    table = plan.table
+    if not isinstance(table, Table) or table.expires_after_s is None:
+        return None
+    before_us = time_ms * 1_000 - round(table.expires_after_s * 1_000_000)
+    if not have_expired(session, plan, checkpoint, before_us=before_us):
+        return None
+    query.stop()
+    sweep(session, plan, checkpoint, before_us=before_us)
+    plan = replace(plan, sequence_base=adopt_sweep(checkpoint).sequence_base)
+    frame = expired_records(session, plan, row_outputs=True, reader=topics.again())
+    found = tombstones(frame, plan, checkpoint).select(sql.expr(_WRITTEN)).collect()
+    end_sweep(checkpoint)
+    frames = build(session, plan, row_outputs=True, other_outputs=False, reader=topics.again())
+    return _Swept([_written(json.loads(row[0])) for row in found], frames.table)
 
 
 def _queries_of(frames: Frames, malformed: DataFrame) -> list[DataFrame]:
@@ -180,6 +225,7 @@ class MemoryTopics:
         self._spark = spark
         self._directory = directory
         self._streams: list[tuple[str, Any]] = []
+        self._next_stream = 0
         self._lines: dict[str, list[str]] = {}
         self._lengths: dict[str, int] = {}
         for record in (record for batch in batches for record in batch):
@@ -191,14 +237,21 @@ class MemoryTopics:
 
     def stream(self, topic: str, *, batched: bool, starting_offsets: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
         """Return the topic's records as they come; a batch is one JSON array of them."""
-        stream = self._source.apply(self._spark._jsparkSession, self._encoder)
-        self._streams.append((topic, stream))
+        if self._next_stream == len(self._streams):
+            self._streams.append((topic, self._source.apply(self._spark._jsparkSession, self._encoder)))
+        _, stream = self._streams[self._next_stream]
+        self._next_stream += 1
         arrays = DataFrame(stream.toDF(), self._spark)
         return arrays.selectExpr(f"inline(from_json(value, 'ARRAY<STRUCT<{HEADERS_SCHEMA}>>'))")
 
+    def again(self) -> Self:
+        """Give the same streams again, in their order, for another query that goes on with them."""
+        self._next_stream = 0
+        return self
+
     def read_all(self, topic: str) -> DataFrame:
         """Return the records that are there when a batch begins."""
-        self._lines[topic] = []
+        self._lines.setdefault(topic, [])
         self._write_file(topic)
         return self._spark.read.schema(HEADERS_SCHEMA).json(str(self._path(topic)))
 
@@ -275,11 +328,19 @@ class _FrameBatches:
 class SteppedQuery:
     """A query that runs its first batch when it is made, and the next when the clock is set; raises `JobError`.
 
+    `first_batch_id`: the number of that batch, where its checkpoint has others before it.
     `batches`: what makes records of its rows, where the frame has none.
     """
 
     def __init__(
-        self, frame: DataFrame, table: Declared, batches: _FrameBatches | None, *, clock: Clock, checkpoint: str
+        self,
+        frame: DataFrame,
+        table: Declared,
+        batches: _FrameBatches | None,
+        *,
+        clock: Clock,
+        checkpoint: str,
+        first_batch_id: int = 0,
     ) -> None:
         spark = frame.sparkSession
         jvm: Any = spark.sparkContext._jvm
@@ -287,7 +348,7 @@ class SteppedQuery:
         self._table = table
         self._frame = frame
         self._batches = batches
-        self._next_batch_id = 0
+        self._next_batch_id = first_batch_id
         is_update = batches is None or batches.output_mode == "update"
         self._sink = jvm.org.apache.spark.sql.execution.streaming.sources.MemorySink()
         nothing = option.empty()
