@@ -28,6 +28,7 @@ from tablegate.jobs.table import (
     Table,
     Text,
     Window,
+    rows_of,
 )
 from tablegate.jobs.testing import Change, DeadLetter, Event, Result, UnfitEvent, run_table, stop_spark
 from tablegate.jobs.testing.events import START_TIME
@@ -129,6 +130,40 @@ class TestRowsThatExpire:
         columns = {**self.TABLE.columns, "amount": "double(size(first(map('a', amount))))"}
         with pytest.raises(JobError, match='"amount" has an aggregate that keeps a map'):
             run_table(replace(self.TABLE, columns=columns))
+
+
+class TestRowsOfAnotherTable:
+    CONTRACT = "gateway/tablegate/gateway/cli/starter-project/orders.proto"
+    # Of another name than the table that is made of it, which has the same contract.
+    TOTALS = replace(rows_of("order_totals", contract=CONTRACT, where="order_count > 0"), topic="totals")
+    TABLE = replace(
+        TestRowsThatExpire.TABLE,
+        source=None,
+        outputs=(),
+        expires_after_s=None,
+        sides={"totals": Latest(TOTALS)},
+        columns={"order_count": "totals.order_count", "amount": "totals.amount * 2"},
+    )
+
+    @staticmethod
+    def row(customer: str, count: int | None) -> Event:
+        value = None if count is None else {"order_count": count, "amount": 1.0}
+        return Event("totals", key={"customer": customer}, value=value)
+
+    def test_newest_version_counts_and_deletes_delete(self) -> None:
+        result = run_table(
+            self.TABLE,
+            [self.row("ann", 1), self.row("bob\0", 1), self.row("cem", 1)],
+            [self.row("ann", 2), self.row("bob\0", None), self.row("cem", 0)],
+            [Event("totals", key=b"\xff", value=None), Event("totals", key=b"", value=b"a marker")],
+        )
+        assert result.rows == {("ann",): {"order_count": 2, "amount": 2.0}}
+        assert [letter.reason for letter in result.dead_letters] == ["key is not that of a row"]
+
+    def test_events_of_other_keys_are_refused(self) -> None:
+        for key in ("ann", {"client": "ann"}, {"customer": 1}):
+            with pytest.raises(UnfitEvent, match="key"):
+                run_table(self.TABLE, [Event("totals", key=key, value=None)])
 
 
 class TestRatings:

@@ -35,6 +35,7 @@ from tablegate.jobs.table import (
     Source,
     Table,
     Window,
+    rows_of,
 )
 
 __all__ = [
@@ -66,4 +67,5 @@ __all__ = [
     "Trial",
     "UnknownField",
     "Window",
+    "rows_of",
 ]

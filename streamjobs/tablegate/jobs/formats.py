@@ -12,6 +12,7 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor
 
+from tablegate.gateway.contract.keys import KeyColumn
 from tablegate.jobs.declared import SourceLine, declaring_line
 from tablegate.jobs.messages import find_message
 
@@ -176,3 +177,15 @@ class Bytes(_OneField):
 
 
 Format = Avro | Json | Protobuf | Text | Long | Double | Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RowKey:
+    """The key of a changelog's records, a field for each of its columns: of `rows_of` alone."""
+
+    columns: tuple[KeyColumn, ...]
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """Names of the key columns."""
+        return tuple(column.name for column in self.columns)

@@ -141,6 +141,11 @@ class FrameTable:
             ):
                 if is_given:
                     yield f'source "{name}" has {what}=, which is for tables with columns=; remove it'
+            if source.is_table:
+                yield (
+                    f'source "{name}" has the rows of table "{source.topic}", of which each change may come again, and '
+                    "a function cannot tell; make a Table with a Latest side of it"
+                )
         yield from self._problems_of_parameters()
 
         topics = [source.topic for source in self.sources.values()]

@@ -16,8 +16,10 @@ the fields has the record's own `key`, `value`, `topic`, `partition`, `offset` a
 `each`, all but `each` itself see `item`, too.
 
 Decision: docs/decisions/0100-declarations-take-more.md
+Decision: docs/decisions/0120-rows-of-another-table.md
 """
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -26,8 +28,11 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from tablegate.gateway.contract.binder.problems import ContractError
+from tablegate.gateway.contract.rows import row_schema
+from tablegate.jobs.contracts import contract_path, first_problem, table_of_contract
 from tablegate.jobs.declared import DeclarationError, SourceLine, declaring_line
-from tablegate.jobs.formats import Avro, Bytes, Double, Format, Json, Long, Protobuf, Text
+from tablegate.jobs.formats import Avro, Bytes, Double, Format, Json, Long, Protobuf, RowKey, Text
 from tablegate.jobs.function_code import function_code
 from tablegate.jobs.history import History
 from tablegate.jobs.processor import Processor
@@ -55,6 +60,7 @@ __all__ = [
     "Table",
     "Text",
     "Window",
+    "rows_of",
 ]
 
 KAFKA_COLUMN = "kafka"
@@ -114,7 +120,7 @@ class Source:
     topic: str
     value: Format
     _: KW_ONLY
-    key: Format | None = None
+    key: Format | RowKey | None = None
     where: str | None = None
     event_time: str | None = None
     keyed: bool = False
@@ -198,6 +204,11 @@ class Source:
             )
 
     @property
+    def is_table(self) -> bool:
+        """Whether the records are rows of another table, whose name `topic` then is."""
+        return isinstance(self.key, RowKey)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Names that expressions see beside `kafka`: of the record's fields, and `item` with `each`."""
         return self.field_names if self.each is None else (*self.field_names, ITEM_COLUMN)
@@ -213,6 +224,32 @@ class Source:
                 except ValueError as error:
                     raise DeclarationError(f'{self.declared_at}: source "{self.topic}": {error}') from None
         return names
+
+
+def rows_of(table: str, *, contract: str, where: str | None = None) -> Source:
+    """Return a source of the rows of another table that a job keeps, for a `Latest` or a `Global` side.
+
+    `table` is its name, and `contract` what that table has. A row has the columns of its message; a delete has those of
+    the key. Which topic they are in, the manifest tells when a job starts: it is of one generation, and the job stops
+    where the other table has been built anew.
+    """
+    declared_at = declaring_line()
+    where_it_is = f'{declared_at}: rows_of("{table}")'
+    try:
+        bound = table_of_contract(table, contract, declared_at)
+    except ContractError as error:
+        raise DeclarationError(f"{where_it_is}: {first_problem(error, contract_path(contract, declared_at))}") from None
+    except ValueError as error:
+        raise DeclarationError(f"{where_it_is}: {error}") from None
+    if bound.window is not None:
+        raise DeclarationError(
+            f"{where_it_is}: its windows end without a record that says so, and would stay here for ever; read the "
+            "sources of that table"
+        )
+    schema = dict(row_schema(bound))
+    key = {column.name for column in bound.key}
+    schema["fields"] = [field for field in schema["fields"] if field["name"] not in key]
+    return Source(table, Avro(json.dumps(schema)), key=RowKey(bound.key), where=where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,6 +519,8 @@ class Table:
                 yield f'"{name}" is not a valid side name; use lower-case letters, digits and underscores'
             if isinstance(side, Latest):
                 yield from self._problems_of_latest(name, side)
+            if self.source_of(name).is_table and self.source_of(name).topic == self.name:
+                yield f'side "{name}" has the rows of the table itself; name another table'
             if not isinstance(side, Source) and side.source.more_topics:
                 yield (
                     f'side "{name}" has several topics, and which of two topics has the newer record of a key is not '
@@ -491,6 +530,13 @@ class Table:
                 yield (
                     f'side "{name}" has each, and the newest record of a key counts on it, with all that is in it; '
                     "remove each, or make it a Source"
+                )
+        for name, side in self.all_sides.items():
+            if isinstance(side, Source) and side.is_table:
+                yield (
+                    f"{f'side {chr(34)}{name}{chr(34)}' if name else 'the source'} has the rows of table "
+                    f'"{side.topic}", of which each change would count, and may come again; write '
+                    f"sides={{{chr(34)}{name or side.topic}{chr(34)}: Latest(rows_of(…))}}"
                 )
         if self.sides and all(isinstance(side, Global) for side in self.sides.values()):
             yield "all sides are global, so no record would ever make a row; give a source or a Latest side"

@@ -26,6 +26,7 @@ from tablegate.jobs.table import (
     Table,
     Text,
     Window,
+    rows_of,
 )
 
 OTHER = Source("other", Json("x INT"))
@@ -325,3 +326,46 @@ def test_needs_no_spark() -> None:
 def test_ratings_stands_where_it_says() -> None:
     assert TABLE.declared_at.file.endswith("examples/tablegate/examples/tables/ratings.py")
     assert TABLE.source_of("").field_names == ("movie_id", "rating")
+
+
+ROWS = rows_of("order_totals", contract="gateway/tablegate/gateway/cli/starter-project/orders.proto")
+BY_CUSTOMER: dict[str, Any] = {
+    "name": "big_orders",
+    "contract": "big.proto",
+    "key": {"customer": "customer"},
+    "columns": {"amount": "totals.amount"},
+}
+
+
+def test_rows_of_a_table_have_the_columns_of_its_contract() -> None:
+    assert ROWS.is_table
+    assert ROWS.field_names == ("order_count", "amount", "customer")
+    table = Table(**BY_CUSTOMER, sides={"totals": Latest(ROWS)})
+    assert table.value_fields_in_key("totals") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"source": ROWS}, 'the source has the rows of table "order_totals", of which each change would count'),
+        ({"sides": {"totals": ROWS}}, 'side "totals" has the rows of table "order_totals"'),
+        ({"sides": {"totals": Latest(ROWS)}, "name": "order_totals"}, 'side "totals" has the rows of the table itself'),
+    ],
+)
+def test_rows_of_a_table_are_for_sides_that_are_tables(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(DeclarationError, match=words):
+        Table(**{**BY_CUSTOMER, **change})
+
+
+@pytest.mark.parametrize(
+    ("table", "contract", "words"),
+    [
+        ("order_totals", "nowhere.proto", 'contract "nowhere.proto" is neither in'),
+        ("other", "gateway/tablegate/gateway/cli/starter-project/orders.proto", 'has no table "other"'),
+        ("action_counts", "examples/actions/v1/actions.proto", "its windows end without a record"),
+    ],
+)
+def test_rows_of_what_is_no_such_table_are_refused(table: str, contract: str, words: str) -> None:
+    with pytest.raises(DeclarationError, match=words) as refused:
+        rows_of(table, contract=contract)
+    assert str(refused.value).startswith(__file__)

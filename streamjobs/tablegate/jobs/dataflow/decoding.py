@@ -25,8 +25,9 @@ from pyspark.sql import types as spark_types
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.pandas.types import to_arrow_type
 
+from tablegate.jobs.dataflow.keys import is_row_key_sql, row_key_parts_sql
 from tablegate.jobs.dataflow.processors import pickled_by_value
-from tablegate.jobs.formats import OWN_SCHEMA_ID, Avro, Bytes, Double, Format, Json, Long, Protobuf, Text
+from tablegate.jobs.formats import OWN_SCHEMA_ID, Avro, Bytes, Double, Format, Json, Long, Protobuf, RowKey, Text
 from tablegate.jobs.messages import files_of, frame_indexes, pool_of
 from tablegate.jobs.planning.schemas import WriterSchemas
 
@@ -57,11 +58,16 @@ class Decoded:
     at: str | None = None
 
 
-def decoded(form: Format, bytes_column: str, into: str, schemas: WriterSchemas | None) -> Decoded:
+def decoded(form: Format | RowKey, bytes_column: str, into: str, schemas: WriterSchemas | None) -> Decoded:
     """Return the decoding of `bytes_column`, whose struct will be the column `into`."""
     what = bytes_column.rpartition(".")[2]
     if isinstance(form, Avro):
         return _decoded_avro(form, bytes_column, into, schemas)
+    if isinstance(form, RowKey):
+        parts = row_key_parts_sql(form.columns, bytes_column)
+        fields = ", ".join(f"{part} AS `{name}`" for name, part in zip(form.field_names, parts, strict=True))
+        no_key = Problem("no_key", f"NOT {is_row_key_sql(form.columns, bytes_column)}", "'key is not that of a row'")
+        return Decoded(sql.expr(f"struct({fields})"), form.field_names, (no_key,))
     if isinstance(form, Protobuf):
         return _decoded_protobuf(form, bytes_column, into)
     if isinstance(form, Json):

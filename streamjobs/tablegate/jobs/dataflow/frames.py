@@ -353,7 +353,11 @@ def malformed_records(plan: Plan, reader: Reader) -> DataFrame:
 def topics_with_headers(plan: Plan) -> set[str]:
     """Return the topics of whose records headers are read: by expressions, or for the ids of their schemas."""
     sides = plan.sides.values()
-    return {side.topic.name for side in sides if side.source.headers or reads_headers(side.schemas.writers)}
+    return {
+        side.topic.name
+        for side in sides
+        if side.source.headers or side.source.is_table or reads_headers(side.schemas.writers)
+    }
 
 
 def records_per_batch_max(plan: Plan) -> int:
@@ -454,6 +458,6 @@ class _Builder:
         return with_key(records, side, self._table, plan.contract)
 
     def _global(self, name: str) -> DataFrame:
-        side = self._table.sides[name]
+        side, planned = self._table.sides[name], self._plan.sides[name]
         assert isinstance(side, Global)
-        return newest_by_key(self._reader.read_all(side.source.topic), side, self._plan.sides[name].schemas)
+        return newest_by_key(self._reader.read_all(planned.topic.name), side, planned.schemas)

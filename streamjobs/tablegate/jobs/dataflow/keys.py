@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from tablegate.gateway.contract.catalogue import Partitioner, Table
-from tablegate.gateway.contract.keys import KeyColumn, KeyType
+from tablegate.gateway.contract.keys import KEY_BYTES_MAX, KeyColumn, KeyType
 
 # The cast gives 8 bytes, big endian; the xor flips the sign bit.
 _INT64 = "CAST(CAST({0} AS BIGINT) ^ (-9223372036854775808L) AS BINARY)"
@@ -32,6 +32,27 @@ _ENCODERS = {
 }
 """SQL of each type's bytes; {0} is the value."""
 
+_ANY_BYTES = "((?:(?!00)..|00FF)*)0000"
+_PATTERNS = {
+    KeyType.INT64: "(.{16})",
+    KeyType.BOOL: "(0[01])",
+    KeyType.STRING: _ANY_BYTES,
+    KeyType.BYTES: _ANY_BYTES,
+    KeyType.TIMESTAMP: "(.{16})",
+}
+# The upper half without the flipped sign bit, then the lower half.
+_HALF = "CAST(conv(substring({0}, %d, 8), 16, 10) AS BIGINT)"
+_FROM_INT64 = f"(({_HALF % 1} - 2147483648L) * 4294967296L + {_HALF % 9})"
+_FROM_BYTES = r"unhex(regexp_replace({0}, '\\G((?:..)*?)00FF', '$100'))"
+_DECODERS = {
+    KeyType.INT64: _FROM_INT64,
+    KeyType.BOOL: "({0} = '01')",
+    KeyType.STRING: f"CAST({_FROM_BYTES} AS STRING)",
+    KeyType.BYTES: _FROM_BYTES,
+    KeyType.TIMESTAMP: f"timestamp_micros({_FROM_INT64})",
+}
+"""SQL of each type's value; {0} is its bytes in hex."""
+
 
 @contextmanager
 def without_ansi(spark: SparkSession) -> Iterator[None]:
@@ -48,6 +69,24 @@ def key_bytes_sql(columns: Sequence[KeyColumn], struct: str | None = None) -> st
     """Return the SQL of the bytes of these columns, read by name or out of the struct column `struct`."""
     parts = [_ENCODERS[column.type].format(_column(column.name, struct)) for column in columns]
     return f"concat({', '.join(parts)})"
+
+
+def is_row_key_sql(columns: Sequence[KeyColumn], key: str) -> str:
+    """Return the SQL of whether a binary is the key bytes of these columns."""
+    # A longer one is nobody's, and the expression would recurse over it.
+    return f"IF(octet_length({key}) <= {KEY_BYTES_MAX}, hex({key}) RLIKE '{_pattern(columns)}', false)"
+
+
+def row_key_parts_sql(columns: Sequence[KeyColumn], key: str) -> list[str]:
+    """Return the SQL of the value of each column in key bytes, null in what is none."""
+    own = f"IF({is_row_key_sql(columns, key)}, hex({key}), NULL)"
+    found = (f"regexp_extract({own}, '{_pattern(columns)}', {place})" for place in range(1, len(columns) + 1))
+    return [_DECODERS[column.type].format(one) for column, one in zip(columns, found, strict=True)]
+
+
+def _pattern(columns: Sequence[KeyColumn]) -> str:
+    """Return the regular expression of key bytes in hex, with a group for each column."""
+    return f"^{''.join(_PATTERNS[column.type] for column in columns)}$"
 
 
 def partition_sql(table: Table, partition_count: int, struct: str | None = None) -> str | None:

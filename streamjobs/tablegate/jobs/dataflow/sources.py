@@ -13,6 +13,7 @@ from pyspark.sql import functions as sql
 from tablegate.gateway.contract.catalogue import Table as ContractTable
 from tablegate.gateway.contract.kafka_settings import spark_options
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX, KeyColumn, KeyType
+from tablegate.gateway.contract.types import RUN_HEADER, RUN_KEY_PREFIX, VERSION_BYTES, VERSION_HEADER
 from tablegate.jobs.dataflow.columns import FIRST_TIME, LAST_TIME
 from tablegate.jobs.dataflow.decoding import Decoded, Problem, decoded, ignored_sql, is_framed_sql, schema_id_sql
 from tablegate.jobs.dataflow.expressions import attempt, once
@@ -50,6 +51,9 @@ _ITEMS, _ELEMENT = "__items", "__element"
 
 FIELDS_WATCHED_MAX = 60  # of a record; they are bits of a BIGINT
 RECORDS_PER_BATCH_MAX = 1_000_000  # of a micro-batch: a backlog is worked off in steps, each with its marker
+
+VERSION_FIELD = "version"
+"""Field of the struct `kafka` of rows of another table, by which they are ordered: the sequence, then the run."""
 
 KAFKA_SCHEMA = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
@@ -166,7 +170,10 @@ def decode_source(records: DataFrame, source: Source, schemas: SourceSchemas, *,
     """
     bytes_of = KAFKA_COLUMN
     # One struct for what Kafka gives, so that a field of the record may have any name but this one.
-    own = ["key", "value", "topic", "partition", "offset", "timestamp"]
+    own: list[Column | str] = ["key", "value", "topic", "partition", "offset", "timestamp"]
+    if source.is_table:
+        records = records.where(_IS_ROW)
+        own.append(once(sql.expr(_VERSION)).alias(VERSION_FIELD))
     headers = [once(sql.expr(by_name_sql())).alias(HEADERS_COLUMN)] if source.headers else []
     columns = [sql.struct(*own, *headers).alias(KAFKA_COLUMN)]
     if HISTORY_COLUMN in records.columns:
@@ -371,8 +378,29 @@ def newest_by_key(records: DataFrame, side: Global, schemas: SourceSchemas) -> D
     return found.groupBy("__on").agg(sql.expr("max_by(__found, __order) AS __found")).where("__found IS NOT NULL")
 
 
+def _header_sql(name: str) -> str:
+    return f"try_element_at(filter({HEADERS_COLUMN}, h -> h.key = '{name}'), -1).value"
+
+
+# Progress markers and the begins of runs are no rows, nor is what has no version.
+_RUN_KEY_HEX = f"^{RUN_KEY_PREFIX.hex().upper()}(3[0-9]|6[1-6]){{16}}$"
+_IS_ROW = (
+    f"octet_length(key) > 0 AND NOT (octet_length(key) = {len(RUN_KEY_PREFIX) + 16} AND hex(key) RLIKE "
+    f"'{_RUN_KEY_HEX}') AND octet_length({_header_sql(VERSION_HEADER)}) = {VERSION_BYTES}"
+)
+# Of one version with two contents, that of the later run counts: the earlier one was frozen, or killed.
+_VERSION = (
+    f"struct(substring({_header_sql(VERSION_HEADER)}, 5) AS sequence, coalesce({_header_sql(RUN_HEADER)}, X'') AS run)"
+)
+
+
 def order_sql(source: Source) -> str:
-    """Return the SQL that orders a key's records by age. Offsets do so only within one partition."""
+    """Return the SQL that orders a key's records by age. Offsets do so only within one partition.
+
+    Rows of a table have a version: a job that was started again may write older ones behind newer ones.
+    """
+    if source.is_table:
+        return f"{KAFKA_COLUMN}.{VERSION_FIELD}"
     if source.keyed:
         return f"{KAFKA_COLUMN}.offset"
     return f"struct({KAFKA_COLUMN}.timestamp, {KAFKA_COLUMN}.partition, {KAFKA_COLUMN}.offset)"

@@ -83,6 +83,7 @@ class JobGroup:
         self._has_assignment: bool | None = None  # None while the group is changing
         self._read_generation = 0
         self._newest_generation = 0
+        self._others: dict[str, int] = {}  # newest generations of other tables
         self._bootstrap = bootstrap
         self._forgotten_within_s = forgotten_within_s
         self._client_id = _client_id(generation)
@@ -180,6 +181,8 @@ class JobGroup:
                 )
             if error is None and record.key() == self._table.encode():
                 self._read(record.value())
+            elif error is None:
+                self._read_other(record.key(), record.value())
         if self._has_assignment is None and time.monotonic() > self._changing_s + self._forgotten_within_s:
             self._join_again()
         if self._has_assignment is False:
@@ -201,6 +204,15 @@ class JobGroup:
         with suppress(DecodeError):
             generation = changelog_pb2.Manifest.FromString(value).generation
             self._read_generation = max(self._read_generation, generation)
+
+    def _read_other(self, key: bytes | None, value: bytes | None) -> None:
+        with suppress(DecodeError):
+            generation = changelog_pb2.Manifest.FromString(value).generation if value is not None else 0
+            self._others[(key or b"").decode(errors="replace")] = generation
+
+    def generation_of(self, table: str) -> int:
+        """Return the newest generation in the manifests of another table; 0 where it has none, or nobody knows yet."""
+        return self._others.get(table, 0)
 
     def leave(self) -> None:
         """Leave the group at once."""

@@ -8,9 +8,8 @@ from pathlib import Path
 from types import CodeType
 
 from tablegate.gateway.contract import catalogue
-from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.binder.problems import ContractError
-from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors
+from tablegate.jobs.contracts import contract_path, examples_directory, first_problem, table_of_contract
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.frame_table import Declared, FrameTable
 from tablegate.jobs.table import DeclarationError, Table, Window, is_window_start
@@ -25,7 +24,7 @@ def load_tables(job: str) -> list[Declared]:
     name of one table behind a colon: `shop.py:orders`.
     """
     file, separator, wanted = job.rpartition(":") if ".py:" in job else (job, "", "")
-    path = Path(file) if file.endswith(".py") else _examples() / f"{file}.py"
+    path = Path(file) if file.endswith(".py") else examples_directory() / f"{file}.py"
     if not (file.endswith(".py") or file in example_names()):
         raise JobError(
             f'no job "{job}"; give one of {", ".join(example_names())}, or the path of a .py file that defines TABLE'
@@ -64,7 +63,7 @@ def load_all(jobs: Iterable[str]) -> list[Declared]:
 def job_argument(table: Declared) -> str:
     """Return what names the table in a command: its name if it is an example, else its file and its name."""
     path = Path(table.declared_at.file).resolve()
-    if path.parent == _examples().resolve():
+    if path.parent == examples_directory().resolve():
         return path.stem
     here = Path.cwd()
     return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{table.name}"
@@ -77,15 +76,7 @@ def rebuild_hint(table: Declared) -> str:
 
 def example_names() -> list[str]:
     """Return the names of the tables that come with the project."""
-    return sorted(file.stem for file in _examples().glob("[a-z]*.py"))
-
-
-def _examples() -> Path:
-    """Return the directory of the example tables; it is not there where the examples are not installed."""
-    found = importlib.util.find_spec("tablegate")
-    assert found is not None, "this module is of it"
-    portions = [Path(portion, "examples", "tables") for portion in found.submodule_search_locations or ()]
-    return next((portion for portion in portions if portion.is_dir()), portions[0])
+    return sorted(file.stem for file in examples_directory().glob("[a-z]*.py"))
 
 
 def _declared_in(path: Path) -> list[Declared]:
@@ -163,28 +154,12 @@ def load_contract(table: Declared) -> catalogue.Table:
 
 def find_contract(table: Declared) -> catalogue.Table:
     """Return the contract's table of this name; raise `JobError` where there is none."""
-    path = _contract_path(table)
     try:
-        bound = bind(load_descriptors(path)).tables.get(table.name)
-    except DescriptorError as error:
-        raise JobError(f"{table.declared_at}: {error}") from None
+        return table_of_contract(table.name, table.contract, table.declared_at)
     except ContractError as error:
-        more = f" (and {len(error.problems) - 1} more: tablegate check {path})" if len(error.problems) > 1 else ""
-        raise JobError(f"{error.problems[0]}{more}") from None
-    if bound is None:
-        raise JobError(f'{table.declared_at}: contract "{path}" has no table "{table.name}"; give the table its name')
-    return bound
-
-
-def _contract_path(table: Declared) -> Path:
-    """Return the contract's path: from the declaration's directory upwards, then among the examples."""
-    declared_in = Path(table.declared_at.file).resolve().parent
-    for directory in (declared_in, *declared_in.parents, _examples().with_name("contracts")):
-        if (directory / table.contract).is_file():
-            return directory / table.contract
-    raise JobError(
-        f'{table.declared_at}: contract "{table.contract}" is neither in {declared_in} nor above it; correct the path'
-    )
+        raise JobError(first_problem(error, contract_path(table.contract, table.declared_at))) from None
+    except ValueError as error:
+        raise JobError(f"{table.declared_at}: {error}") from None
 
 
 def _check_columns(table: Table, contract: catalogue.Table) -> None:

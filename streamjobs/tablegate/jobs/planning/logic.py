@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.formats import Avro, Format, Json, Protobuf, split_at_commas
+from tablegate.jobs.formats import Avro, Format, Json, Protobuf, RowKey, split_at_commas
 from tablegate.jobs.frame_table import Declared, FrameTable
 from tablegate.jobs.table import KAFKA_COLUMN, Global, Latest, Source, Table
 
@@ -211,7 +211,7 @@ def _fields(source: Source) -> Iterator[tuple[str, str]]:
             yield from _fields_of(form)
 
 
-def _fields_of(form: Format) -> Iterator[tuple[str, str]]:
+def _fields_of(form: Format | RowKey) -> Iterator[tuple[str, str]]:
     match form:
         case Avro():
             for field in json.loads(form.schema)["fields"]:
@@ -219,6 +219,8 @@ def _fields_of(form: Format) -> Iterator[tuple[str, str]]:
         case Json():
             for name, part in zip(form.field_names, split_at_commas(form.fields), strict=True):
                 yield name, normalized(part) + (f" in {form.at}" if form.at is not None else "")
+        case RowKey():
+            yield from ((column.name, column.type.name) for column in form.columns)
         case Protobuf():
             for one in form.descriptor.fields:
                 kind = one.message_type or one.enum_type

@@ -21,7 +21,7 @@ from typing import Any
 from tablegate.gateway.contract import catalogue
 from tablegate.gateway.contract.rows import row_schema
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.formats import Avro
+from tablegate.jobs.formats import Avro, RowKey
 from tablegate.jobs.frame_table import Declared, FrameTable
 from tablegate.jobs.kafka.manifests import JOB_MODES, past_generation, read_manifest
 from tablegate.jobs.kafka.topics import (
@@ -52,7 +52,8 @@ NO_BROKER = "127.0.0.1:1"  # a sink connects with its first record, and there is
 class SidePlan:
     """A topic of a side, the schemas of its writers, and where a new query begins to read (Spark's JSON).
 
-    `side`: the side's name. `source`: the side's, of this topic alone.
+    `side`: the side's name. `source`: the side's, of this topic alone. `generation`: of the table whose rows they are,
+    0 where they are of no table.
     """
 
     side: str
@@ -60,6 +61,7 @@ class SidePlan:
     topic: Topic
     schemas: SourceSchemas
     starting_offsets: str
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +123,13 @@ def make_plan(
     generation: int | None = None,
     start: Start | None = None,
     seen_schemas: Mapping[str, Collection[SchemaId]] | None = None,
+    planned: Mapping[str, changelog_pb2.Manifest] | None = None,
 ) -> Plan:
     """Return the plan of a run, with its topics made; raise `JobError`.
 
     `generation`: the one to build; None goes on with the newest. `start`: where a new generation begins to read.
-    `seen_schemas`: ids or GUIDs of schemas, by topic, that records had and no subject of the topic has.
+    `seen_schemas`: ids or GUIDs of schemas, by topic, that records had and no subject of the topic has. `planned`:
+    manifests of tables of the same application, which may not be published yet.
     """
     contract = load_contract(table)
     value_schema = row_schema(contract)
@@ -133,7 +137,8 @@ def make_plan(
     mode = _mode(table, options)
     admin = KafkaAdmin(options.bootstrap)
     registry = SchemaRegistry(options.registry) if options.registry else None
-    sides = _side_plans(table, admin, registry, start, seen_schemas or {})
+    read = {**(planned or {}), **_manifests_read(table, options.bootstrap)}
+    sides = _side_plans(table, admin, registry, start, seen_schemas or {}, read)
     # A new changelog has as many partitions as the first source, unless the user says otherwise.
     partitions = next((side.topic.partition_count for side in sides.values()), PARTITIONS)
     admin.ensure(manifests_topic(options.bootstrap), MANIFESTS_SETTINGS, partition_count=1)
@@ -213,9 +218,13 @@ def _side_plans(
     registry: SchemaRegistry | None,
     start: Start | None,
     seen_schemas: Mapping[str, Collection[SchemaId]],
+    read: Mapping[str, changelog_pb2.Manifest],
 ) -> dict[str, SidePlan]:
     sides = {}
     for name, side, source in _sources(table):
+        if source.is_table:
+            sides[name] = _changelog_plan(table, side, source, admin, start, read.get(source.topic), seen_schemas)
+            continue
         topic = admin.require(source.topic)
         sides[name] = SidePlan(
             side=side,
@@ -225,6 +234,53 @@ def _side_plans(
             starting_offsets=_starting_offsets(topic, admin, _start_of(source, topic, admin, start)),
         )
     return sides
+
+
+def _manifests_read(table: Declared, bootstrap: str) -> dict[str, changelog_pb2.Manifest]:
+    """Return the manifests of the tables whose rows a declaration reads, where they have one."""
+    found = {name: read_manifest(bootstrap, name) for name in tables_read(table)}
+    return {name: manifest for name, manifest in found.items() if manifest is not None}
+
+
+def tables_read(table: Declared) -> set[str]:
+    """Return the names of the tables whose rows a declaration reads."""
+    return {source.topic for _, _, source in _sources(table) if source.is_table}
+
+
+def _changelog_plan(
+    table: Declared,
+    side: str,
+    source: Source,
+    admin: KafkaAdmin,
+    start: Start | None,
+    manifest: changelog_pb2.Manifest | None,
+    seen_schemas: Mapping[str, Collection[SchemaId]],
+) -> SidePlan:
+    """Return the plan of a side that has the rows of another table; raise `JobError`."""
+    where = f'{source.declared_at}: table "{table.name}" reads table "{source.topic}"'
+    if manifest is None:
+        raise JobError(f"{where}, which has no manifest; start its job first, or in the same application")
+    if start is not None:
+        raise JobError(f"{where}, of which it needs every row; rebuild it from its start: tablegate job rebuild")
+    assert isinstance(source.key, RowKey)
+    declared = [(column.name, column.type.value) for column in source.key.columns]
+    if [(column.name, column.type) for column in manifest.key] != declared:
+        raise JobError(f"{where} by a contract with another key than its job's; give contract= of that table")
+    topic = admin.require(manifest.changelog_topic)
+    if topic.topic_id != manifest.changelog_topic_id:
+        raise JobError(
+            f"{where}, whose changelog was deleted and created again; build that table anew: tablegate job rebuild"
+        )
+    writers = WriterSchemas(decoded=dict(manifest.value_schemas), ignored={}, incompatible={})
+    return SidePlan(
+        side=side,
+        source=source,
+        topic=topic,
+        # A contract that has got a column may have added a schema by the time of a record.
+        schemas=SourceSchemas(writers, can_learn={*writers.decoded} >= {*seen_schemas.get(source.topic, ())}),
+        starting_offsets="earliest",
+        generation=manifest.generation,
+    )
 
 
 def _sources(table: Declared) -> Iterator[tuple[str, str, Source]]:

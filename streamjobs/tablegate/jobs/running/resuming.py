@@ -15,7 +15,7 @@ from tablegate.jobs.kafka.markers import SourceOffsets
 from tablegate.jobs.kafka.topics import KafkaAdmin
 from tablegate.jobs.planning.declarations import job_argument, rebuild_hint
 from tablegate.jobs.planning.logic import logic_changes
-from tablegate.jobs.planning.plan import Plan
+from tablegate.jobs.planning.plan import Plan, SidePlan
 from tablegate.jobs.running.checkpoint import Checkpoint, Identity
 from tablegate.jobs.running.operations import newest_marker
 from tablegate.jobs.running.queries import TABLE_QUERY
@@ -34,6 +34,22 @@ def check_begins(plan: Plan, admin: KafkaAdmin) -> None:
             f'table "{plan.table.name}" generation {plan.generation} was built before, and its checkpoint is not at '
             f'"{plan.checkpoint}"; give the --checkpoints it had, or {rebuild_hint(plan.table)}'
         )
+
+
+def check_source_tables(plan: Plan, identity: Identity) -> None:
+    """Raise `JobError` where a generation was made of rows of a table that has been built anew since."""
+    for side in plan.streamed.values():
+        if side.generation and side.topic.name not in identity.source_topic_ids:
+            raise source_rebuilt(plan, side)
+
+
+def source_rebuilt(plan: Plan, side: SidePlan, generation: int | None = None) -> JobError:
+    """Return the error of a table whose rows another one is made of, and that is at another generation now."""
+    return JobError(
+        f'table "{side.source.topic}" was built anew, and is at generation {generation or side.generation}; table '
+        f'"{plan.table.name}" generation {plan.generation} was made of the rows of the one before; '
+        f"{rebuild_hint(plan.table)}"
+    )
 
 
 def check_logic(plan: Plan, before: Mapping[str, str], now: Mapping[str, str]) -> None:

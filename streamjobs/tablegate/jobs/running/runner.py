@@ -23,7 +23,7 @@ from tablegate.jobs.kafka.job_group import await_gone, job_group
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.declarations import load_all
 from tablegate.jobs.planning.options import Options
-from tablegate.jobs.planning.plan import Plan, make_plan
+from tablegate.jobs.planning.plan import Plan, make_plan, tables_read
 from tablegate.jobs.running.application import close_tables, java_errors, spark_application, stop_on_signals
 from tablegate.jobs.running.running_table import RunningTable
 
@@ -49,13 +49,26 @@ def run_jobs(
     has built.
     """
     with metrics.served(options.metrics), stop_on_signals() as stop:
-        plans = [make_plan(table, options) for table in tables]
+        plans = _plans(tables, options)
         for table in tables:  # before the seconds that Spark needs; the group is joined when the table starts
             await_gone(options.bootstrap, table.name, job_group(table.name))
         with spark_application(plans, options, stop) as spark:
             _keep(spark, plans, options, stop, declared or (lambda: tables))
     for table in tables:
         log("stopped", table=table.name)
+
+
+def _plans(tables: Sequence[Declared], options: Options) -> list[Plan]:
+    """Return the plans of tables; those that others read are planned before these, as they may have no manifest yet."""
+    planned: dict[str, Plan] = {}
+    while len(planned) < len(tables):
+        waiting = [table for table in tables if table.name not in planned]
+        names = {table.name for table in waiting}
+        ready = [table for table in waiting if not names & tables_read(table)]
+        for table in ready or waiting:  # in a circle, none of them is; then the manifests that are there have to do
+            manifests = {name: plan.manifest for name, plan in planned.items()}
+            planned[table.name] = make_plan(table, options, planned=manifests)
+    return [planned[table.name] for table in tables]
 
 
 def _keep(

@@ -58,8 +58,10 @@ from tablegate.jobs.running.resuming import (
     check_logic,
     check_loss,
     check_resumes,
+    check_source_tables,
     first_offsets,
     must_catch_up,
+    source_rebuilt,
 )
 from tablegate.jobs.running.seeding import begins_from_state, seed
 from tablegate.jobs.running.session import table_session
@@ -162,6 +164,7 @@ class RunningTable:
             )
         else:
             check_logic(plan, owner.logic, identity.logic)
+            check_source_tables(plan, owner)
         # Each table has its own number of shuffle partitions, and Spark keeps that setting for a session.
         session = table_session(self._spark, shuffle_partitions=plan.changelog.partition_count)
         frames = build(
@@ -273,7 +276,7 @@ class RunningTable:
         elif newest > self._plan.generation and not self._is_rebuild:
             self._hand_over(newest)
         else:
-            if self._has_grown_source():
+            if self._has_other_generation() or self._has_grown_source():
                 self._end_queries()
                 self._begin(self._make_plan(self._plan.table, self._plan.generation))
                 return
@@ -311,6 +314,19 @@ class RunningTable:
                 self._end_or_run_again(self._handover)
             elif self._expiry is not None and not self._options.once and (before_us := self._expiry.poll()) is not None:
                 self._sweep(self._handover, before_us)
+
+    def _has_other_generation(self) -> bool:
+        """Return whether a global side's table is at a newer generation; raise `JobError` where another side's is.
+
+        The old changelog has ended. Of a global side there is no state.
+        """
+        found = False
+        for name, side in self._plan.sides.items():
+            generation = self._membership.generation_of(side.source.topic) if side.generation else 0
+            if generation > side.generation and name in self._plan.streamed:
+                raise source_rebuilt(self._plan, side, generation)
+            found = found or generation > side.generation
+        return found
 
     def _has_grown_source(self) -> bool:
         """Return whether a source has more partitions, of which the manifest is to tell; raise `JobError`."""

@@ -14,8 +14,21 @@ from fastavro.validation import ValidationError, validate
 from google.protobuf.message import EncodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from tablegate.gateway.contract.keys import INT64_MAX, INT64_MIN
-from tablegate.jobs.formats import OWN_SCHEMA_ID, Avro, Bytes, Double, Format, Json, Long, Protobuf, Text, full_name
+from tablegate.gateway.contract.keys import INT64_MAX, INT64_MIN, InvalidKey, encode_key
+from tablegate.gateway.contract.types import VERSION_HEADER, make_version
+from tablegate.jobs.formats import (
+    OWN_SCHEMA_ID,
+    Avro,
+    Bytes,
+    Double,
+    Format,
+    Json,
+    Long,
+    Protobuf,
+    RowKey,
+    Text,
+    full_name,
+)
 from tablegate.jobs.frame_table import Declared
 from tablegate.jobs.messages import frame_indexes
 from tablegate.jobs.table import Source
@@ -39,7 +52,8 @@ class Event:
     takes a message, too; text, a whole number or a number for `Text`, `Long` and `Double`. Bytes are taken as they are,
     whatever the format: so a test writes a malformed record. A value of None deletes. `timestamp` is Kafka's own, in
     milliseconds: what is finer is cut off. `record_type` names one of the `others` of an `Avro` topic, with or without
-    its namespace. `headers`: name and value of each, in their order.
+    its namespace. `headers`: name and value of each, in their order. A row of another table (`rows_of`) has the table's
+    name as its topic, its key columns as a dict for `key`, the others for `value`.
     """
 
     topic: str
@@ -85,7 +99,10 @@ def encode_events(table: Declared, batches: Sequence[Sequence[Event]]) -> list[l
             offset = next_offsets.get(place, 0)
             next_offsets[place] = offset + 1
             timestamp = event.timestamp or START_TIME + timedelta(seconds=count)
-            encoded[-1].append(Record(*place, offset, _in_milliseconds(timestamp), key, value, event.headers))
+            headers = event.headers
+            if sources[event.topic][0].is_table:
+                headers = (*headers, (VERSION_HEADER, make_version(1, count + 1)))
+            encoded[-1].append(Record(*place, offset, _in_milliseconds(timestamp), key, value, headers))
             count += 1
     return encoded
 
@@ -129,8 +146,10 @@ def _encoded(event: Event, sources: Sequence[Source], where: str) -> tuple[bytes
     return parts[0], parts[1]
 
 
-def _encode(form: Format, value: object, record_type: str | None, what: str) -> bytes:
+def _encode(form: Format | RowKey, value: object, record_type: str | None, what: str) -> bytes:
     match form:
+        case RowKey():
+            return _encode_row_key(form, value, what)
         case Avro():
             return _encode_avro(form, value, record_type, what)
         case Json() | Protobuf() if record_type is not None:
@@ -150,6 +169,16 @@ def _encode(form: Format, value: object, record_type: str | None, what: str) -> 
             return struct.pack(">d", value)
     wanted = {Text: "a str", Long: "an int of 64 bits", Double: "a float", Bytes: "bytes"}[type(form)]
     raise UnfitEvent(f"{what} is {value!r}; its format {type(form).__name__} needs {wanted}")
+
+
+def _encode_row_key(form: RowKey, value: object, what: str) -> bytes:
+    if not isinstance(value, Mapping) or [*value] != [*form.field_names]:
+        raise UnfitEvent(f"{what} is {value!r}; give a dict of {', '.join(form.field_names)}, in this order")
+    values = [round(one.timestamp() * 1_000_000) if isinstance(one, datetime) else one for one in value.values()]
+    try:
+        return encode_key(form.columns, values)
+    except (InvalidKey, AttributeError, TypeError, struct.error) as error:
+        raise UnfitEvent(f"{what} is no key of the table: {error}") from None
 
 
 def _encode_json(value: object, what: str) -> bytes:
