@@ -12,7 +12,6 @@ from tablegate.examples.demo.kafka import Broker
 from tablegate.jobs.dataflow.frames import build
 from tablegate.jobs.dataflow.history import topics_of_streams
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.kafka.topics import KafkaAdmin
 from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import make_plan
@@ -136,7 +135,7 @@ def test_a_start_that_was_cut_off_in_the_history_goes_on(
     plan = make_plan(load_table(job), options)
     session = table_session(spark, shuffle_partitions=plan.changelog.partition_count)
     frame = build(session, plan, row_outputs=True, other_outputs=False).table
-    checkpoint, identity = CutOff(session, plan.checkpoint), identity_of(plan, None, KafkaAdmin(options.bootstrap))
+    checkpoint, identity = CutOff(session, plan.checkpoint), identity_of(plan, None)
     keep_histories(session, plan, checkpoint, topics_of_streams(frame))
     checkpoint.claim(identity)
     if moment != "before its batch":

@@ -10,7 +10,6 @@ from typer.testing import CliRunner, Result
 from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.cli.main import app
 from tablegate.jobs.kafka.manifests import publish_manifest
-from tablegate.jobs.kafka.topics import KafkaAdmin
 from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import make_plan
@@ -41,7 +40,7 @@ def test_declaration_against_what_is_kept(broker: Broker, tmp_path: Path) -> Non
 
     kept = Path(plan.checkpoint, IDENTITY_FILE)
     kept.parent.mkdir(parents=True)
-    kept.write_text(json.dumps(asdict(identity_of(plan, None, KafkaAdmin(broker.bootstrap)))))
+    kept.write_text(json.dumps(asdict(identity_of(plan, None))))
     same = diff()
     assert (same.exit_code, same.stdout) == (0, "table differing: as generation 1 was computed\n")
 

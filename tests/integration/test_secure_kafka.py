@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourceType  # type: ignore[attr-defined]
 from pyspark.sql import SparkSession
 
-from tablegate.examples.demo.kafka import HOST, free_port
+from tablegate.examples.demo.kafka import HOST, Broker, free_port
 from tablegate.gateway.contract.kafka_settings import load_settings
 from tablegate.gateway.contract.lineage import Place
 from tablegate.gateway.contract.types import Offset
@@ -24,7 +24,7 @@ from tablegate.gateway.kafka.fresh_options import FreshOptions
 from tablegate.gateway.kafka.log import Fetched, LogUnavailable, TopicPartition
 from tablegate.jobs.publishing import spark_jars
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
-from tests.kit.job.counting_job import orders, write_job
+from tests.kit.job.counting_job import orders, rows, write_job
 from tests.kit.job.process import WAIT_S, JobProcess, wait_until
 from tests.kit.programs.kafka import NewRecord, consume, create_topic, produce
 from tests.kit.programs.secure_kafka import MECHANISMS, Right, SecureKafka
@@ -124,6 +124,55 @@ def test_rows_come_through_with_the_least_rights(kafka: SecureKafka, tmp_path: P
         if file.is_file() and kafka.password("job").encode() in file.read_bytes():
             pytest.fail(f"{file} has the password")
     assert kafka.password("job").encode() not in shown
+
+
+def of_two_clusters(directory: Path, tables: str, sources: Path) -> Path:
+    """Write the file of `--kafka` of sources that another file says how to reach, and of tables without security."""
+    file = directory / "two.toml"
+    of_sources = sources.read_text().replace('"password"', f'"{sources.with_name("password")}"')
+    file.write_text(f'bootstrap = "{tables}"\n[sources]\n{of_sources}\n')
+    return file
+
+
+def test_sources_are_read_of_a_cluster_of_their_own(kafka: SecureKafka, broker: Broker, tmp_path: Path) -> None:
+    source = "two-clusters-orders"
+    create_topic(kafka.broker.bootstrap, source, 2, {})
+    kafka.allow("job", [(TOPIC, source, READ)])  # of all others, the job can make none there
+    job = write_job(tmp_path, "two_clusters", source)
+    produce(kafka.broker.bootstrap, source, [*orders("ann", 3), *orders("bob", 1, partition=1), NewRecord(None, b"{")])
+    file = of_two_clusters(tmp_path, broker.bootstrap, kafka.settings("SCRAM-SHA-512", "job"))
+    arguments = ("--table", job, "--kafka", str(file), "--checkpoints", str(tmp_path / "checkpoints"), "--once")
+    for more in (0, 2):
+        produce(kafka.broker.bootstrap, source, orders("ann", more))
+        with JobProcess(tmp_path / "job", *arguments) as running:
+            assert running.process.wait(WAIT_S) == 0, running.errors()
+        assert rows(broker.bootstrap, job) == {"ann": (3 + more, 0.0), "bob": (0, 1.0)}
+    assert len(consume(broker.bootstrap, "two_clusters-dead-letters")) == 1
+    listed = command("job", "list", "--json", "--kafka", str(file))
+    [table] = [line for line in map(json.loads, listed.stdout.splitlines()) if line["table"] == "two_clusters"]
+    assert table["records_behind"] == 0
+    wrong = of_two_clusters(tmp_path, broker.bootstrap, kafka.settings("SCRAM-SHA-512", "job", password="wrong"))
+    with JobProcess(tmp_path / "wrong", *arguments[:3], str(wrong), *arguments[4:]) as running:
+        assert running.process.wait(WAIT_S) == 1
+        assert f"Kafka at {kafka.bootstrap('SCRAM-SHA-512')} does not let in" in running.errors()
+    mixed = Path(job).with_name("mixed.py")
+    mixed.write_text(MIXED)
+    (tmp_path / "mixed.proto").write_text((tmp_path / "orders.proto").read_text().replace("two_clusters", "mixed"))
+    with JobProcess(tmp_path / "mixed", "--table", str(mixed), *arguments[2:]) as running:
+        assert running.process.wait(WAIT_S) == 1
+        assert 'reads table "two_clusters" at' in running.errors()
+
+
+MIXED = """from tablegate.jobs import Latest, Table, rows_of
+
+TABLE = Table(
+    name="mixed",
+    contract="mixed.proto",
+    sides={"totals": Latest(rows_of("two_clusters", contract="orders.proto"))},
+    key={"customer": "customer"},
+    columns={"order_count": "totals.order_count", "amount": "totals.amount"},
+)
+"""
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS[1:])

@@ -71,10 +71,13 @@ def spark_conf(given: list[str] | None) -> dict[str, str]:
     return found
 
 
-def reach_kafka(bootstrap: str | None, file: Path | None) -> str:
-    """Return the bootstrap servers of the cluster that the commands of this process work with; raise `JobError`."""
+def reach_kafka(bootstrap: str | None, file: Path | None, source_bootstrap: str | None = None) -> str:
+    """Return the bootstrap servers of the cluster that the commands of this process work with; raise `JobError`.
+
+    `source_bootstrap`: of the cluster of sources, where that is another one.
+    """
     try:
-        return use(load_settings(file, bootstrap=bootstrap))
+        return use(load_settings(file, bootstrap=bootstrap, source_bootstrap=source_bootstrap))
     except KafkaSettingsError as error:
         raise JobError(str(error)) from None
 

@@ -12,6 +12,7 @@ from tablegate.gateway.contract.kafka_settings import (
     KafkaSettings,
     load_settings,
     settings_of,
+    source_cluster,
     use,
 )
 
@@ -258,3 +259,58 @@ def test_secrets_that_a_client_would_misread_are_refused(secret: str) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(KafkaSettingsError, match="cannot be read: No such file"):
         load_settings(tmp_path / "none.toml", environ={})
+
+
+TWO = """
+bootstrap = "tables:9092"
+topic_prefix = "prod."
+[sources]
+bootstrap = "a:9093"
+protocol = "SASL_SSL"
+mechanism = "PLAIN"
+username = "reader"
+password_file = "password"
+ca_file = "ca.pem"
+"""
+
+
+def test_sources_may_have_a_cluster_of_their_own(folder: Path) -> None:
+    settings = load_settings(written(folder, TWO), environ={})
+    assert settings.librdkafka() == {"bootstrap.servers": "tables:9092"}
+    assert settings.sources is not None
+    assert settings.sources.librdkafka()["sasl.username"] == "reader"
+    assert settings.files() == [folder / "ca.pem", folder / "password"]
+    use(settings)
+    assert source_cluster("tables:9092") == "a:9093"
+    assert source_cluster("a:9093") == "a:9093"
+    assert settings_of("a:9093").protocol == "SASL_SSL"
+
+
+def test_the_environment_and_an_option_name_the_cluster_of_sources(folder: Path) -> None:
+    environ = {"TABLEGATE_KAFKA_SOURCES_BOOTSTRAP": "b:9092", "TABLEGATE_KAFKA_SOURCES_PROTOCOL": "SSL"}
+    by_environment = load_settings(bootstrap="c:9092", environ=environ)
+    assert by_environment.sources == KafkaSettings(bootstrap="b:9092", protocol="SSL")
+    by_option = load_settings(written(folder, TWO), source_bootstrap="d:9092", environ={})
+    assert by_option.sources is not None
+    assert by_option.sources.bootstrap == "d:9092"
+    assert by_option.sources.username == "reader"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ('bootstrap = "a:9093"', "names no Kafka brokers: give bootstrap"),
+        ('username = "reader"', "mechanism PLAIN needs username"),
+        ('"a:9093"|"a:9093, tables:9092"', "names a:9093,tables:9092, which has the tables, too: leave sources out"),
+        ('mechanism = "PLAIN"|mechanism = "PLAIN"\ntopic_prefix = "x"', "has a topic_prefix, which is of the topics"),
+        ('username = "reader"|user = "reader"', "[sources] user is unknown"),
+        ('password_file = "password"|password = "x"', "[sources] password is a secret"),
+    ],
+)
+def test_a_wrong_section_of_sources_is_refused(folder: Path, change: str, sentence: str) -> None:
+    before, _, after = change.partition("|")
+    assert before in TWO
+    with pytest.raises(KafkaSettingsError) as refused:
+        load_settings(written(folder, TWO.replace(before, after)), environ={})
+    assert sentence in str(refused.value)
+    assert "[sources]" in str(refused.value)

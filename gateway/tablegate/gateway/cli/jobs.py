@@ -17,7 +17,7 @@ from rich.console import Console
 from tablegate.gateway.cli import show_jobs
 from tablegate.gateway.cli.connecting import AsJson
 from tablegate.gateway.cli.errors import complain, fail
-from tablegate.gateway.contract.kafka_arguments import Bootstrap, KafkaFile
+from tablegate.gateway.contract.kafka_arguments import Bootstrap, KafkaFile, SourceBootstrap
 from tablegate.gateway.contract.registry_settings import RegistrySettings
 from tablegate.jobs.arguments import (
     CHECKPOINTS,
@@ -80,9 +80,9 @@ def _job_errors() -> Iterator[None]:
         fail(error)
 
 
-def _reached(bootstrap: str | None, kafka: Path | None) -> str:
+def _reached(bootstrap: str | None, kafka: Path | None, source_bootstrap: str | None = None) -> str:
     with _job_errors():
-        return reach_kafka(bootstrap, kafka)
+        return reach_kafka(bootstrap, kafka, source_bootstrap)
 
 
 def _registry(url: str | None, kafka: Path | None) -> RegistrySettings | None:
@@ -99,6 +99,7 @@ def _conf(given: list[str] | None) -> dict[str, str]:
 def run(
     bootstrap: Bootstrap = None,
     kafka: KafkaFile = None,
+    source_bootstrap: SourceBootstrap = None,
     names: Names = None,
     every: Every = False,
     checkpoints: Checkpoints = CHECKPOINTS,
@@ -119,7 +120,7 @@ def run(
     from tablegate.jobs.planning.options import Options
     from tablegate.jobs.running.runner import run_declared
 
-    bootstrap = _reached(bootstrap, kafka)
+    bootstrap = _reached(bootstrap, kafka, source_bootstrap)
     options = Options(
         bootstrap=bootstrap,
         checkpoints=checkpoints,
@@ -180,6 +181,7 @@ def check(names: Names = None, every: Every = False, spark_log: SparkLog = None)
 def list_(
     bootstrap: Bootstrap = None,
     kafka: KafkaFile = None,
+    source_bootstrap: SourceBootstrap = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the tables of a Kafka cluster and the example tables: whether a job runs, and how far behind it is.
@@ -189,7 +191,7 @@ def list_(
     from tablegate.jobs.planning.declarations import example_names, load_all
     from tablegate.jobs.running.operations import list_tables
 
-    bootstrap = _reached(bootstrap, kafka)
+    bootstrap = _reached(bootstrap, kafka, source_bootstrap)
     with _job_errors():
         states = list_tables(bootstrap, load_all(example_names()))
     if as_json:
@@ -282,6 +284,7 @@ def rebuild(
     name: Name,
     bootstrap: Bootstrap = None,
     kafka: KafkaFile = None,
+    source_bootstrap: SourceBootstrap = None,
     checkpoints: Checkpoints = CHECKPOINTS,
     master: Master = None,
     mode: OtherMode = None,
@@ -323,7 +326,7 @@ def rebuild(
 
     if from_now and not from_state:
         fail("--from-now is given without --from-state: give both")
-    bootstrap = _reached(bootstrap, kafka)
+    bootstrap = _reached(bootstrap, kafka, source_bootstrap)
     options = Options(
         bootstrap=bootstrap,
         checkpoints=checkpoints,
@@ -347,6 +350,7 @@ def seek(
     name: Name,
     bootstrap: Bootstrap = None,
     kafka: KafkaFile = None,
+    source_bootstrap: SourceBootstrap = None,
     time: Annotated[
         str | None,
         typer.Option(help="Read records from this time on, for example 2026-11-21T10:00:00Z.", metavar="TIME"),
@@ -381,7 +385,7 @@ def seek(
 
     if (time is None) == (not offset):
         fail("give either --time or --offset")
-    bootstrap = _reached(bootstrap, kafka)
+    bootstrap = _reached(bootstrap, kafka, source_bootstrap)
     options = Options(
         bootstrap=bootstrap,
         checkpoints=checkpoints,

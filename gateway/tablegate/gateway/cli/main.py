@@ -208,12 +208,13 @@ def produce_sample(
 ) -> None:
     """Send sample ratings to Kafka, in Avro. Movie 362 gets none: its answer stays the same."""
     from tablegate.examples.samples import ratings, send
+    from tablegate.gateway.contract.kafka_settings import source_cluster
     from tablegate.jobs.arguments import reach_kafka, reach_registry
     from tablegate.jobs.errors import JobError
     from tablegate.jobs.jars import SetupError
 
     try:
-        bootstrap, registry = reach_kafka(bootstrap, kafka), reach_registry(schema_registry, kafka)
+        bootstrap, registry = source_cluster(reach_kafka(bootstrap, kafka)), reach_registry(schema_registry, kafka)
         with Progress(console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task("ratings", total=count)
             sent = send(

@@ -14,6 +14,14 @@ Bootstrap = Annotated[
         show_default=False,
     ),
 ]
+SourceBootstrap = Annotated[
+    str | None,
+    typer.Option(
+        help="Kafka brokers of the sources, where another cluster has these; also bootstrap in [sources] of the file.",
+        metavar="HOST:PORT,...",
+        show_default=False,
+    ),
+]
 KafkaFile = Annotated[
     Path | None,
     typer.Option(

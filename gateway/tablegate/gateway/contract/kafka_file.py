@@ -78,7 +78,7 @@ class Given:
     ) -> None:
         self.file = file
         self._environ = environ
-        self._section = section
+        self.section = section
         self._is_for_java = is_for_java
         self._prefix = f"{PREFIX}{section.upper()}_" if section else PREFIX
         self._keys = _parsed(file) if file is not None else {}
@@ -162,7 +162,7 @@ class Given:
                 raise KafkaSettingsError(f"{self._place()} {name} is unknown; known are {', '.join(sorted(known))}")
 
     def _place(self) -> str:
-        return f'"{self.file}" [{self._section}]' if self._section else f'"{self.file}"'
+        return f'"{self.file}" [{self.section}]' if self.section else f'"{self.file}"'
 
     def _variable(self, name: str) -> str:
         return self._prefix + name.upper()

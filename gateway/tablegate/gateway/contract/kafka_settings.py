@@ -13,6 +13,7 @@ The Java client gets no secret either, but where it is: Kafka's config providers
 where the client runs. What Spark shows of its options is a path.
 
 Decision: docs/decisions/0091-one-configuration-for-kafka.md
+Decision: docs/decisions/0121-sources-on-another-cluster.md
 """
 
 import os
@@ -64,7 +65,8 @@ class KafkaSettings:
 
     `bootstrap`: HOST:PORT, several with commas. `topic_prefix`: how the names of this installation's topics begin, so
     that it and others on the same cluster do not see each other. `mechanism` is of SASL. `oauth_…`: a client of an
-    OpenID provider, for OAUTHBEARER. `aws_region` is for AWS_MSK_IAM. `options`: further ones of `OPTIONS`.
+    OpenID provider, for OAUTHBEARER. `aws_region` is for AWS_MSK_IAM. `options`: further ones of `OPTIONS`. `sources`:
+    the cluster that has the sources of jobs, where that is another one.
     """
 
     bootstrap: str
@@ -82,6 +84,7 @@ class KafkaSettings:
     oauth_scope: str | None = None
     aws_region: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    sources: "KafkaSettings | None" = None
 
     def own_topic(self, name: str) -> str:
         """Return the name of a topic of this installation."""
@@ -119,7 +122,8 @@ class KafkaSettings:
     def files(self) -> list[Path]:
         """Return all files that these settings name."""
         pem = (self.ca_file, self.certificate_file, self.key_file)
-        return [*(file for file in pem if file is not None), *map(Path, self.secret_files().values())]
+        of_sources = self.sources.files() if self.sources is not None else []
+        return [*(file for file in pem if file is not None), *map(Path, self.secret_files().values()), *of_sources]
 
     def java(self) -> dict[str, str]:
         """Return the settings as the Java client has them, the servers among them. No secret is in them."""
@@ -177,6 +181,8 @@ def use(settings: KafkaSettings) -> str:
     Settings that say no more than the servers change nothing. Raise `KafkaSettingsError` where others are in use:
     clients that are there would go on by those.
     """
+    if settings.sources is not None:
+        use(settings.sources)
     used = _used.setdefault(settings.bootstrap, settings)
     if used != settings and settings != KafkaSettings(bootstrap=settings.bootstrap):
         raise KafkaSettingsError(
@@ -189,6 +195,12 @@ def use(settings: KafkaSettings) -> str:
 def settings_of(bootstrap: str) -> KafkaSettings:
     """Return how this process reaches a cluster: in plain text, where it was told nothing."""
     return _used.get(bootstrap) or KafkaSettings(bootstrap=bootstrap)
+
+
+def source_cluster(bootstrap: str) -> str:
+    """Return the bootstrap servers of the cluster that has the sources of jobs whose tables are in this one."""
+    sources = settings_of(bootstrap).sources
+    return sources.bootstrap if sources is not None else bootstrap
 
 
 def own_topic(bootstrap: str, name: str) -> str:
@@ -213,14 +225,35 @@ def spark_options(bootstrap: str) -> dict[str, str]:
 
 
 def load_settings(
-    file: Path | None = None, *, bootstrap: str | None = None, environ: Mapping[str, str] = os.environ
+    file: Path | None = None,
+    *,
+    bootstrap: str | None = None,
+    source_bootstrap: str | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> KafkaSettings:
     """Return the settings of a file, over which the environment goes, and `bootstrap`; raise `KafkaSettingsError`.
 
     `file`: TOML, with the names of `KafkaSettings`; a secret is named by the file that it is in: `password_file`. Paths
-    in it are relative to it.
+    in it are relative to it. Its section `[sources]` has the same of another cluster, as do variables that begin with
+    TABLEGATE_KAFKA_SOURCES_, and `source_bootstrap`.
     """
     given = Given(file, environ)
+    settings = _of_cluster(given, bootstrap)
+    of_sources = Given(file, environ, section=_SOURCES)
+    if of_sources.is_empty and source_bootstrap is None:
+        return settings
+    sources = _of_cluster(of_sources, source_bootstrap)
+    if sources.topic_prefix:
+        raise of_sources.refuse("has a topic_prefix, which is of the topics of tables: remove it")
+    if {*sources.bootstrap.split(",")} & {*settings.bootstrap.split(",")}:
+        raise of_sources.refuse(f"names {sources.bootstrap}, which has the tables, too: leave sources out")
+    return replace(settings, sources=sources)
+
+
+_SOURCES = "sources"
+
+
+def _of_cluster(given: Given, bootstrap: str | None) -> KafkaSettings:
     settings = KafkaSettings(
         bootstrap=bootstrap or given.text("bootstrap") or "",
         topic_prefix=given.text("topic_prefix") or "",
@@ -238,8 +271,9 @@ def load_settings(
         aws_region=given.text("aws_region"),
         options=_options(given),
     )
-    # The section is of `registry_settings.py`.
-    given.check_known({*(one.name for one in fields(KafkaSettings)), "registry"}, secrets=_SECRETS)
+    # The section `registry` is of `registry_settings.py`.
+    names = {one.name for one in fields(KafkaSettings)}
+    given.check_known(names | {"registry"} if given.section == "" else names - {_SOURCES}, secrets=_SECRETS)
     return _checked(settings, given)
 
 
@@ -259,6 +293,8 @@ _SECRETS = ("password", "oauth_client_secret")
 def _checked(settings: KafkaSettings, given: Given) -> KafkaSettings:
     """Return settings that a client can be made of, and all of which it uses; raise `KafkaSettingsError`."""
 
+    if not settings.bootstrap and given.section:
+        raise given.refuse("names no Kafka brokers: give bootstrap")
     if not settings.bootstrap:
         raise KafkaSettingsError("no Kafka brokers are named: give --bootstrap, or bootstrap in the file of --kafka")
     check_bootstrap(settings.bootstrap)

@@ -25,6 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from tablegate.gateway.contract.kafka_settings import source_cluster
 from tablegate.gateway.contract.types import BATCH_CHANGES_MAX
 from tablegate.jobs.dataflow.columns import COMPUTED_COLUMN, EXISTS_COLUMN, FIRST_TIME, SEQUENCE_COLUMN, check_type
 from tablegate.jobs.dataflow.expressions import attempt, ever_met, guarded, state_types
@@ -301,7 +302,7 @@ def build(
     """
     reader = reader or KafkaReader(
         spark,
-        plan.bootstrap,
+        source_cluster(plan.bootstrap),
         records_per_batch_max=records_per_batch_max(plan),
         with_headers=topics_with_headers(plan),
     )
@@ -320,7 +321,7 @@ def expired_records(spark: SparkSession, plan: Plan, *, row_outputs: bool, reade
     """Return the frame of a table's query with the tombstones of all rows, which its last steps make of a state."""
     assert isinstance(plan.table, Table), "rows of a function do not expire"
     register_functions(spark, plan.table)
-    reader = reader or KafkaReader(spark, plan.bootstrap, with_headers=topics_with_headers(plan))
+    reader = reader or KafkaReader(spark, source_cluster(plan.bootstrap), with_headers=topics_with_headers(plan))
     return _Builder(plan, plan.table, reader).changelog(row_outputs=row_outputs, have_expired=True)
 
 
@@ -332,7 +333,7 @@ def aggregates_of_both(spark: SparkSession, plan: Plan, before: Table) -> tuple[
     """
     table = plan.table
     assert isinstance(table, Table), "rows of a function have no aggregates"
-    reader = KafkaReader(spark, plan.bootstrap, with_headers=topics_with_headers(plan))
+    reader = KafkaReader(spark, source_cluster(plan.bootstrap), with_headers=topics_with_headers(plan))
     grouped = _Builder(plan, table, reader).grouped()
     try:
         first = _aggregate_columns(grouped, before)

@@ -28,7 +28,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs do
 )
 
 from tablegate.gateway.contract.kafka_refusals import Right, refused_connection, refused_right
-from tablegate.gateway.contract.kafka_settings import own_group, own_topic, settings_of
+from tablegate.gateway.contract.kafka_settings import own_group, own_topic, settings_of, source_cluster
 from tablegate.gateway.contract.types import COMPACTION_LAG_MS
 from tablegate.jobs.errors import JobError
 
@@ -91,6 +91,11 @@ class GroupMember:
     host: str
     client_id: str
     member_id: str
+
+
+def source_admin(bootstrap: str) -> "KafkaAdmin":
+    """Return what asks about the sources of tables in a cluster, which may be in another one."""
+    return KafkaAdmin(source_cluster(bootstrap))
 
 
 def manifests_topic(bootstrap: str) -> str:

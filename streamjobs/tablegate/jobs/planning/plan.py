@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tablegate.gateway.contract import catalogue
+from tablegate.gateway.contract.kafka_settings import source_cluster
 from tablegate.gateway.contract.rows import row_schema
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.formats import Avro, RowKey
@@ -34,6 +35,7 @@ from tablegate.jobs.kafka.topics import (
     changelog_settings,
     dead_letters_name,
     manifests_topic,
+    source_admin,
 )
 from tablegate.jobs.planning.declarations import job_argument, load_contract
 from tablegate.jobs.planning.logic import check_repeatable
@@ -68,6 +70,7 @@ class SidePlan:
 class Plan:
     """Everything that a job needs to know to keep one table.
 
+    `bootstrap`: of the cluster that has the table; its sources are at `source_cluster` of it.
     `sides`: by the side's name, those of a side's `more_topics` behind it, by their numbers.
     `output_schema_ids`: of outputs in Avro, by their subjects. `sequence_base`: what the sequences of rows are counted
     from, where rows expire. `older`: the manifest of an older generation, which is
@@ -138,7 +141,7 @@ def make_plan(
     admin = KafkaAdmin(options.bootstrap)
     registry = SchemaRegistry(options.registry) if options.registry else None
     read = {**(planned or {}), **_manifests_read(table, options.bootstrap)}
-    sides = _side_plans(table, admin, registry, start, seen_schemas or {}, read)
+    sides = _side_plans(table, options.bootstrap, registry, start, seen_schemas or {}, read)
     # A new changelog has as many partitions as the first source, unless the user says otherwise.
     partitions = next((side.topic.partition_count for side in sides.values()), PARTITIONS)
     admin.ensure(manifests_topic(options.bootstrap), MANIFESTS_SETTINGS, partition_count=1)
@@ -214,15 +217,20 @@ def changelog_lifetime_us(contract: catalogue.Table) -> int | None:
 
 def _side_plans(
     table: Declared,
-    admin: KafkaAdmin,
+    bootstrap: str,
     registry: SchemaRegistry | None,
     start: Start | None,
     seen_schemas: Mapping[str, Collection[SchemaId]],
     read: Mapping[str, changelog_pb2.Manifest],
 ) -> dict[str, SidePlan]:
-    sides = {}
+    admin, sides = source_admin(bootstrap), {}
     for name, side, source in _sources(table):
         if source.is_table:
+            if source_cluster(bootstrap) != bootstrap:
+                raise JobError(
+                    f'{source.declared_at}: table "{table.name}" reads table "{source.topic}" at {bootstrap}, and all '
+                    f"sources are at {source_cluster(bootstrap)}; keep that table there, or all in one cluster"
+                )
             sides[name] = _changelog_plan(table, side, source, admin, start, read.get(source.topic), seen_schemas)
             continue
         topic = admin.require(source.topic)

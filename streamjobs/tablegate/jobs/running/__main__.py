@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from tablegate.gateway.contract.kafka_arguments import Bootstrap, KafkaFile
+from tablegate.gateway.contract.kafka_arguments import Bootstrap, KafkaFile, SourceBootstrap
 from tablegate.jobs.arguments import (
     Checkpoints,
     Conf,
@@ -42,6 +42,7 @@ def main(
     checkpoints: Checkpoints,
     bootstrap: Bootstrap = None,
     kafka: KafkaFile = None,
+    source_bootstrap: SourceBootstrap = None,
     master: Master = None,
     mode: OtherMode = None,
     partitions: Partitions = None,
@@ -54,7 +55,7 @@ def main(
     """Keep declared tables until SIGTERM, or with --once until all is worked off."""
     try:
         options = Options(
-            bootstrap=reach_kafka(bootstrap, kafka),
+            bootstrap=reach_kafka(bootstrap, kafka, source_bootstrap),
             checkpoints=checkpoints,
             master=master,
             mode=mode,

@@ -24,7 +24,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tablegate.gateway.contract.kafka_settings import spark_options
+from tablegate.gateway.contract.kafka_settings import source_cluster, spark_options
 from tablegate.jobs import metrics
 from tablegate.jobs.dataflow.frames import malformed_records, topics_with_headers
 from tablegate.jobs.dataflow.java_errors import error_reason
@@ -130,7 +130,9 @@ class DeadLetters:
             starts[topic] = {
                 partition: checked.get(partition, first.get(partition, _EARLIEST)) for partition in ends.get(topic, {})
             }
-        reader = RangeReader(self._spark, plan.bootstrap, starts, ends, with_headers=topics_with_headers(plan))
+        reader = RangeReader(
+            self._spark, source_cluster(plan.bootstrap), starts, ends, with_headers=topics_with_headers(plan)
+        )
         letters = malformed_records(plan, reader).persist()
         try:
             kinds: dict[str, int] = dict(letters.groupBy(KIND_COLUMN).count().collect())

@@ -35,7 +35,6 @@ from tablegate.jobs.dataflow.sink_records import with_run
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.frame_table import Declared
 from tablegate.jobs.kafka.markers import Markers, SourceOffsets
-from tablegate.jobs.kafka.topics import KafkaAdmin
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.plan import Plan
 from tablegate.jobs.running.checkpoint import COMMITS, OFFSET_LOG_HEAD, Checkpoint
@@ -171,15 +170,12 @@ def _cannot(plan: Plan, error: Exception) -> JobError:
 class RowExpiry:
     """Finds out when rows of a running table have expired. One thread uses it, and it has one for Spark."""
 
-    def __init__(
-        self, session: SparkSession, plan: Plan, checkpoint: Checkpoint, admin: KafkaAdmin, markers: Markers
-    ) -> None:
+    def __init__(self, session: SparkSession, plan: Plan, checkpoint: Checkpoint, markers: Markers) -> None:
         assert isinstance(plan.table, Table)
         assert plan.table.expires_after_s is not None
         self._session = session
         self._plan = plan
         self._checkpoint = checkpoint
-        self._admin = admin
         self._markers = markers
         self._expires_after_s = plan.table.expires_after_s
         self._every_s = min(self._expires_after_s / SWEEPS_IN_LIFETIME, SWEEP_EVERY_S_MAX)
@@ -215,7 +211,7 @@ class RowExpiry:
         # The time first: whatever Kafka has had since then lies before the ends, or is not too old.
         time_ms = self._markers.kafka_time_ms
         if time_ms is not None:
-            self._ends = source_ends(self._plan, self._admin)
+            self._ends = source_ends(self._plan)
             self._before_us = time_ms * 1_000 - round(self._expires_after_s * 1_000_000)
 
     def poll_last(self) -> int | None:

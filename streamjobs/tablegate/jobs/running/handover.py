@@ -33,7 +33,7 @@ from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.job_group import is_keeping, job_group
 from tablegate.jobs.kafka.manifests import publish_manifest
 from tablegate.jobs.kafka.markers import Markers, SourceOffsets
-from tablegate.jobs.kafka.topics import QUIET_CLIENT, KafkaAdmin, Topic, changelog_name
+from tablegate.jobs.kafka.topics import QUIET_CLIENT, KafkaAdmin, Topic, changelog_name, source_admin
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.plan import Plan
 from tablegate.v1 import changelog_pb2
@@ -151,7 +151,7 @@ class GenerationHandover:
         Not behind where they end now: a busy source is always ahead of the newest batch.
         """
         now_s = time.monotonic()
-        self._ends.append((now_s, source_ends(self._plan, self._admin)))
+        self._ends.append((now_s, source_ends(self._plan)))
         # The oldest entry of the last `A_MOMENT_S` stays first.
         while self._ends[0][0] < now_s - A_MOMENT_S:
             self._ends.popleft()
@@ -202,7 +202,7 @@ class GenerationHandover:
             return None  # the consumer has had no time to read yet
         if self._admin.find(self._old.name) is None:
             return {}  # somebody has deleted it, so its end cannot be read any more
-        ends = source_ends(self._plan, self._admin)
+        ends = source_ends(self._plan)
         end_generation(self._plan.bootstrap, self._old, self._old_generation, ends)
         return ends
 
@@ -224,8 +224,9 @@ def _old_changelog(plan: Plan, admin: KafkaAdmin) -> tuple[Topic | None, int]:
     return (admin.find(changelog_name(plan.bootstrap, plan.table.name, older[-1])), older[-1]) if older else (None, 0)
 
 
-def source_ends(plan: Plan, admin: KafkaAdmin) -> dict[str, dict[int, int]]:
+def source_ends(plan: Plan) -> dict[str, dict[int, int]]:
     """Return the end offsets of the sources, by topic and partition."""
+    admin = source_admin(plan.bootstrap)
     return {side.topic.name: admin.end_offsets(side.topic) for side in plan.streamed.values()}
 
 

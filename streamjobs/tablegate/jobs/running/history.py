@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from tablegate.gateway.contract.kafka_settings import source_cluster
 from tablegate.jobs.dataflow.frames import build, malformed_records
 from tablegate.jobs.dataflow.history import HistoryReader, histories, history_frame, topics_of_streams
 from tablegate.jobs.dataflow.java_errors import error_reason
@@ -103,7 +104,9 @@ def read_histories(
 def _reader(session: SparkSession, plan: Plan, checkpoint: Checkpoint, *, is_stream: bool) -> HistoryReader:
     directory = _directory(checkpoint)
     directories = {side.topic.name: f"{directory}/{number}" for number, side in enumerate(histories(plan))}
-    return HistoryReader(session, plan.bootstrap, directories, f"{directory}/{_NOTHING}", is_stream=is_stream)
+    return HistoryReader(
+        session, source_cluster(plan.bootstrap), directories, f"{directory}/{_NOTHING}", is_stream=is_stream
+    )
 
 
 def _directory(checkpoint: Checkpoint) -> str:

@@ -18,7 +18,7 @@ from tablegate.jobs.errors import JobError
 from tablegate.jobs.frame_table import Declared
 from tablegate.jobs.kafka.job_group import hosts_of, job_group, rebuild_group, rebuilt_generation
 from tablegate.jobs.kafka.manifests import JOB_MODES, has_manifest, read_manifests, remove_manifest
-from tablegate.jobs.kafka.topics import KafkaAdmin, Topic, read_to_end
+from tablegate.jobs.kafka.topics import KafkaAdmin, Topic, read_to_end, source_admin
 from tablegate.jobs.planning.options import Start
 from tablegate.jobs.table import Global, Mode
 from tablegate.v1 import changelog_pb2
@@ -80,7 +80,7 @@ def _state(
         sources=tuple(source.topic for source in manifest.sources),
         is_running=is_running,
         rebuilding=rebuilding,
-        records_behind=_records_behind(admin, marker) if marker is not None else None,
+        records_behind=_records_behind(source_admin(bootstrap), marker) if marker is not None else None,
         marker_time=marker.commit_time.ToDatetime(tzinfo=UTC) if marker is not None else None,
     )
 
@@ -140,7 +140,7 @@ def start_at_time(time: datetime) -> Start:
 
 def start_at_offsets(table: Declared, bootstrap: str, offsets: Mapping[str, Mapping[int, int]]) -> Start:
     """Return the start at offsets by topic and partition; raise `JobError` where the table cannot begin there."""
-    admin = KafkaAdmin(bootstrap)
+    admin = source_admin(bootstrap)
     streamed = [name for name, side in table.all_sides.items() if not isinstance(side, Global)]
     topics = sorted({topic for name in streamed for topic in table.source_of(name).topics})
     for name, wanted in offsets.items():

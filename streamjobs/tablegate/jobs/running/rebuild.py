@@ -11,7 +11,7 @@ from tablegate.jobs.frame_table import Declared
 from tablegate.jobs.kafka.job_group import await_gone, rebuild_group
 from tablegate.jobs.kafka.manifests import read_manifest
 from tablegate.jobs.kafka.markers import SourceOffsets
-from tablegate.jobs.kafka.topics import KafkaAdmin
+from tablegate.jobs.kafka.topics import KafkaAdmin, source_admin
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.declarations import job_argument
 from tablegate.jobs.planning.options import Options, Start
@@ -75,7 +75,7 @@ class _RecordCount:
     """Counts the records that a rebuild has read, of those that there are when this is made."""
 
     def __init__(self, plan: Plan) -> None:
-        admin = KafkaAdmin(plan.bootstrap)
+        admin = source_admin(plan.bootstrap)
         self._generation = plan.generation
         self._records = 0
         self._ranges: dict[tuple[str, int], tuple[int, int]] = {}
@@ -103,7 +103,7 @@ def can_resume(spark: SparkSession, plan: Plan, start: Start | None, *, from_sta
     owner = Checkpoint(spark, plan.checkpoint).owner()
     if owner is None:
         return not is_written(plan, admin)
-    now = identity_of(plan, start, admin)
+    now = identity_of(plan, start)
     if begins_from_state(owner.begins) != from_state:
         return False
     return (owner.logic, owner.source_topic_ids, owner.changelog_topic_id) == (

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.markers import SourceOffsets
-from tablegate.jobs.kafka.topics import KafkaAdmin
+from tablegate.jobs.kafka.topics import KafkaAdmin, source_admin
 from tablegate.jobs.planning.declarations import job_argument, rebuild_hint
 from tablegate.jobs.planning.logic import logic_changes
 from tablegate.jobs.planning.plan import Plan, SidePlan
@@ -68,9 +68,10 @@ def check_resumes(plan: Plan, committed: SourceOffsets | None, admin: KafkaAdmin
     `committed`: how far the checkpoint has read; None where nothing was.
     """
     _check_not_older(plan, committed or {}, admin)
+    sources = source_admin(plan.bootstrap)
     for side in plan.streamed.values() if committed is not None else ():
         name = side.topic.name
-        first, end = admin.first_offsets(side.topic), admin.end_offsets(side.topic)
+        first, end = sources.first_offsets(side.topic), sources.end_offsets(side.topic)
         for partition, next_offset in sorted((committed or {}).get(name, {}).items()):
             where = f'source topic "{name}" partition {partition}'
             if first.get(partition, 0) > next_offset:
@@ -112,8 +113,9 @@ def checkpoint_name(plan: Plan) -> str:
     return f"{plan.checkpoint}/{TABLE_QUERY}"
 
 
-def first_offsets(plan: Plan, admin: KafkaAdmin) -> dict[str, dict[str, int]]:
+def first_offsets(plan: Plan) -> dict[str, dict[str, int]]:
     """Return the first records that a generation which begins now is made of, by topic and partition."""
+    admin = source_admin(plan.bootstrap)
     found: dict[str, dict[str, int]] = {}
     for side in plan.streamed.values():
         offsets = admin.first_offsets(side.topic)

@@ -32,7 +32,7 @@ from tablegate.jobs.kafka.job_group import JobGroup, is_keeping, is_rebuilding, 
 from tablegate.jobs.kafka.manifests import publish_manifest, read_manifest
 from tablegate.jobs.kafka.markers import Markers, SourceOffsets
 from tablegate.jobs.kafka.topic_watch import TopicWatch
-from tablegate.jobs.kafka.topics import KafkaAdmin
+from tablegate.jobs.kafka.topics import KafkaAdmin, source_admin
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.declarations import job_argument
 from tablegate.jobs.planning.logic import logic_of
@@ -151,7 +151,7 @@ class RunningTable:
         last_sweep = adopt_sweep(checkpoint) if expires(plan.table) else None
         if last_sweep is not None:
             self._plan = plan = replace(plan, sequence_base=last_sweep.sequence_base)
-        owner, identity = checkpoint.owner(), identity_of(plan, self._start, self._admin)
+        owner, identity = checkpoint.owner(), identity_of(plan, self._start)
         if owner is None:
             check_begins(plan, self._admin)
             if not self._options.accept_loss and not self._options.from_state and self._start is None:
@@ -203,7 +203,7 @@ class RunningTable:
             )
         committed = checkpoint.committed_offsets(TABLE_QUERY)
         check_resumes(plan, committed, self._admin)
-        self._places = SourcePlaces(plan, checkpoint, self._admin, committed or {})
+        self._places = SourcePlaces(plan, checkpoint, source_admin(plan.bootstrap), committed or {})
         # While it is being built, no gateway may know of it; and a newer one that has been published stays the newest.
         if not handover.is_building and self._newest_generation() <= plan.generation:
             publish_manifest(plan.bootstrap, plan.manifest)
@@ -218,11 +218,11 @@ class RunningTable:
         self._frames = with_run(frames, plan, self._markers.begin_run())
         if last_sweep is not None:
             self._finish_sweep(session, checkpoint, phase, is_done=last_sweep.is_done)
-            self._expiry = RowExpiry(session, plan, checkpoint, self._admin, self._markers)
-        self._dead_letters = DeadLetters(session, plan, checkpoint, self._admin, committed or {})
+            self._expiry = RowExpiry(session, plan, checkpoint, self._markers)
+        self._dead_letters = DeadLetters(session, plan, checkpoint, source_admin(plan.bootstrap), committed or {})
         self._queries = start(self._frames, plan, catch_up=catch_up, once=self._options.once)
         self._monitor = QueryMonitor(plan, self._queries, self._markers, self._dead_letters, once=self._options.once)
-        self._sources = TopicWatch(self._admin, [side.topic for side in plan.streamed.values()])
+        self._sources = TopicWatch(source_admin(plan.bootstrap), [side.topic for side in plan.streamed.values()])
         if not catch_up:
             self._log_running(phase)
 
@@ -362,7 +362,7 @@ class RunningTable:
             self._sweep(handover, before_us)
         elif handover.phase is HandoverPhase.IN_PLACE:
             self.is_done = True
-        elif not has_read(self._worked_off(), source_ends(self._plan, self._admin), self._plan):
+        elif not has_read(self._worked_off(), source_ends(self._plan), self._plan):
             self._end_queries()
             self._run_queries(handover)
 
@@ -405,7 +405,7 @@ class RunningTable:
         self._end_queries()
         self._next_check_s = 0.0
         # Read after the queries have ended: so nothing that they wrote was made from a record behind these offsets.
-        ends = source_ends(self._plan, self._admin)
+        ends = source_ends(self._plan)
         end_generation(self._plan.bootstrap, self._plan.changelog, self._plan.generation, ends)
 
     def _adopt(self, generation: int) -> None:
@@ -456,7 +456,7 @@ class RunningTable:
             self._membership.leave()
 
 
-def identity_of(plan: Plan, start: Start | None, admin: KafkaAdmin) -> Identity:
+def identity_of(plan: Plan, start: Start | None) -> Identity:
     """Return what a generation that begins now is made from."""
     return Identity(
         table=plan.table.name,
@@ -465,7 +465,7 @@ def identity_of(plan: Plan, start: Start | None, admin: KafkaAdmin) -> Identity:
         source_topic_ids={side.topic.name: side.topic.topic_id for side in plan.streamed.values()},
         begins=_begins(start),
         logic=logic_of(plan.table),
-        first_offsets=first_offsets(plan, admin),
+        first_offsets=first_offsets(plan),
     )
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
 
+from tablegate.gateway.contract.kafka_settings import source_cluster
 from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, Place
 from tablegate.gateway.contract.types import Offset
 from tablegate.jobs.errors import JobError
@@ -59,8 +60,8 @@ class SourcePlaces:
             self._compare(self._ask())
         except KafkaException as error:
             raise JobError(
-                f'the sources of table "{plan.table.name}" cannot be read at {plan.bootstrap}: {error.args[0].str()}; '
-                "start the job again when they can"
+                f'the sources of table "{plan.table.name}" cannot be read at {source_cluster(plan.bootstrap)}: '
+                f"{error.args[0].str()}; start the job again when they can"
             ) from None
 
     def poll(self, next_offsets: SourceOffsets) -> None:
@@ -93,7 +94,7 @@ class SourcePlaces:
             now[at] = Place(Offset(next_offset), end.leader_epoch)
             if UNKNOWN_EPOCH < known.leader_epoch < end.leader_epoch:
                 elected[at] = known.next_offset
-        found = highest_epochs(self._plan.bootstrap, elected, RECORDS_AGAIN) if elected else {}
+        found = highest_epochs(source_cluster(self._plan.bootstrap), elected, RECORDS_AGAIN) if elected else {}
         for at, epoch in found.items():
             if epoch > self._places[at].leader_epoch:
                 raise JobError(
