@@ -20,10 +20,11 @@ from tablegate.jobs.kafka.topics import KafkaAdmin, Topic
 from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import make_plan
+from tablegate.jobs.running.handover import HandoverPhase
 from tablegate.jobs.running.operations import newest_marker
 from tablegate.jobs.running.rebuild import can_resume
 from tablegate.jobs.running.running_table import RunningTable
-from tests.kit.job.counting_job import COLUMNS, JobInProcess, Written, orders, write_job, written
+from tests.kit.job.counting_job import COLUMNS, JobInProcess, Written, orders, rows, write_job, written
 from tests.kit.job.process import WAIT_S, JobProcess, wait_until
 from tests.kit.programs.kafka import NewRecord, Tail, consume, delete_topic, drop_records, new_topic, produce
 
@@ -437,6 +438,44 @@ def test_source_that_grows_under_realtime_mode(
     produce(broker.bootstrap, topic, orders("ann", 3, partition=1))
     with JobInProcess(spark, job, options) as running:
         running.run_until_read(topic, 3)
+
+
+def test_keyed_source_whose_keys_move_when_it_grows(
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options
+) -> None:
+    topic = new_topic(broker.bootstrap)
+    job = write_job(tmp_path, "moves", topic, source=", keyed=True")
+    produce(broker.bootstrap, topic, orders("ann", 5))
+    with JobInProcess(spark, job, options) as running:
+        running.run_until_read(topic, 5)
+        grow(broker, topic, 2)
+        produce(broker.bootstrap, topic, orders("ann", 3, partition=1))
+        with pytest.raises(JobError) as stopped:
+            running.run_until_read(topic, 8)
+    sentence = "is declared keyed, but records of one key are in several partitions; remove keyed=True, and build"
+    assert sentence in str(stopped.value)
+    assert str(stopped.value).endswith(f"build the next generation: tablegate job rebuild {job}:moves")
+    # Half of the way is none: neither a rebuild by the same declaration, nor the other one without a rebuild.
+    rebuilt = JobInProcess(spark, job, options, generation=2, is_rebuild=True)
+    with rebuilt as running, pytest.raises(JobError, match=sentence):
+        running.run_until_read(topic, 8)
+    write_job(tmp_path, "moves", topic)
+    with pytest.raises(JobError, match=rf'source "{topic}" keyed is gone, it was True; build the next generation'):
+        JobInProcess(spark, job, options)
+    # What `job rebuild` takes: the generation that was begun is of another declaration.
+    assert not can_resume(spark, make_plan(load_table(job), options, generation=2), None)
+    with JobInProcess(spark, job, options, generation=3, is_rebuild=True) as running:
+
+        def is_in_place() -> bool:
+            running.table.poll()
+            return running.table.phase is HandoverPhase.IN_PLACE
+
+        wait_until("the generation in place", is_in_place)
+    assert rows(broker.bootstrap, job, 3) == {"ann": (5, 3.0)}
+    produce(broker.bootstrap, topic, orders("ann", 1) + orders("ann", 2, partition=1))
+    with JobInProcess(spark, job, options) as running:
+        running.run_until_read(topic, 11)
+    assert rows(broker.bootstrap, job, 3) == {"ann": (6, 5.0)}
 
 
 def test_other_logic_needs_a_rebuild(spark: SparkSession, broker: Broker, tmp_path: Path, options: Options) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tablegate.jobs.dataflow.java_errors import raised_in_function
+from tablegate.jobs.dataflow.java_errors import raised_in_function, raised_in_query
 from tablegate.jobs.errors import CheckpointConflict, PythonWorkerLate, ShuffleBroken, UnknownSchema
 
 
@@ -17,6 +17,24 @@ from tablegate.jobs.errors import CheckpointConflict, PythonWorkerLate, ShuffleB
 )
 def test_a_python_worker_that_is_late_is_no_fault_of_the_job(reason: str, is_late: bool) -> None:
     assert (PythonWorkerLate.found_in(reason) is not None) == is_late
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        (
+            "SparkRuntimeException: [USER_RAISED_EXCEPTION] no way: do this a.py:b SQLSTATE: P0001",
+            "no way: do this a.py:b",
+        ),
+        ("SparkRuntimeException: [USER_RAISED_EXCEPTION] no way", "no way"),
+        (
+            "ArithmeticException: [DIVIDE_BY_ZERO] SQLSTATE: 22012",
+            "ArithmeticException: [DIVIDE_BY_ZERO] SQLSTATE: 22012",
+        ),
+    ],
+)
+def test_what_a_query_raises_on_purpose_is_said_as_it_is(reason: str, expected: str) -> None:
+    assert raised_in_query(reason) == expected
 
 
 def rename_refused(path: str) -> str:

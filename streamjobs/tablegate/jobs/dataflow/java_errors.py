@@ -13,6 +13,7 @@ _FROM_PYTHON = "An exception was raised by the Python Proxy"
 _CAUSE = re.compile(r"^(?:Caused by: |: |)(?:[\w$]+\.)+([\w$]+: .+)$", re.MULTILINE)
 
 
+_RAISED_IN_QUERY = re.compile(r"^\w+: \[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$")
 _FRAME = re.compile(r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _RAISED = re.compile(r"^(?P<raised>[A-Za-z_][\w.]*(?:: .*)?)$", re.MULTILINE)
 
@@ -58,10 +59,15 @@ def thrown_reason(thrown: Any) -> str:
             return raised
     causes = _CAUSE.findall(messages[-1]) if messages[-1].startswith(_FROM_PYTHON) else []
     if causes:
-        return str(causes[-1]).strip(" ;")
+        return raised_in_query(str(causes[-1]).strip(" ;"))
     lines = messages[-1].strip().splitlines()
     name: str = thrown.getClass().getSimpleName()
-    return f"{name}: {lines[0].strip(' ;')}" if lines else name
+    return raised_in_query(f"{name}: {lines[0].strip(' ;')}") if lines else name
+
+
+def raised_in_query(reason: str) -> str:
+    """Return what an expression of a query has raised, without what Spark writes around it; another reason as it is."""
+    return _RAISED_IN_QUERY.sub(r"\1", reason)
 
 
 def raised_in_function(text: str) -> str | None:
