@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +303,58 @@ ENVELOPE = """{
 KEY = '{"type": "record", "name": "Key", "namespace": "shop.orders", "fields": [{"name": "id", "type": "long"}]}'
 
 
+# As the documentation of Debezium's connectors has it, and Confluent's converter writes it.
+DOCUMENTED_ENVELOPE = """{
+  "type": "record", "name": "Envelope", "namespace": "shop.public.orders", "connect.version": 2,
+  "connect.name": "shop.public.orders.Envelope",
+  "fields": [
+    {"name": "before", "default": null, "type": ["null", {
+      "type": "record", "name": "Value", "connect.name": "shop.public.orders.Value", "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "customer", "type": ["null", "string"], "default": null},
+        {"name": "price", "default": null, "type": ["null", {"type": "bytes", "scale": 2, "precision": 10,
+          "connect.version": 1, "connect.parameters": {"scale": "2", "connect.decimal.precision": "10"},
+          "connect.name": "org.apache.kafka.connect.data.Decimal", "logicalType": "decimal"}]},
+        {"name": "placed", "type": {"type": "long", "connect.version": 1,
+          "connect.name": "io.debezium.time.MicroTimestamp"}},
+        {"name": "state", "default": "new", "type": {"type": "string", "connect.version": 1,
+          "connect.default": "new", "connect.parameters": {"allowed": "new,paid"},
+          "connect.name": "io.debezium.data.Enum"}}
+      ]}]},
+    {"name": "after", "type": ["null", "Value"], "default": null},
+    {"name": "source", "type": {"type": "record", "name": "Source", "namespace": "io.debezium.connector.postgresql",
+      "connect.name": "io.debezium.connector.postgresql.Source", "fields": [
+        {"name": "version", "type": "string"}, {"name": "connector", "type": "string"},
+        {"name": "name", "type": "string"}, {"name": "ts_ms", "type": "long"},
+        {"name": "snapshot", "default": "false", "type": [{"type": "string", "connect.version": 1,
+          "connect.parameters": {"allowed": "true,first,last,false,incremental"}, "connect.default": "false",
+          "connect.name": "io.debezium.data.Enum"}, "null"]},
+        {"name": "lsn", "type": ["null", "long"], "default": null}
+      ]}},
+    {"name": "transaction", "default": null, "type": ["null", {"type": "record", "name": "block",
+      "namespace": "event", "connect.version": 1, "connect.name": "event.block", "fields": [
+        {"name": "id", "type": "string"}, {"name": "total_order", "type": "long"},
+        {"name": "data_collection_order", "type": "long"}]}]},
+    {"name": "op", "type": "string"},
+    {"name": "ts_ms", "type": ["null", "long"], "default": null},
+    {"name": "ts_us", "type": ["null", "long"], "default": null},
+    {"name": "ts_ns", "type": ["null", "long"], "default": null}
+  ]
+}"""
+SOURCE_BLOCK = {
+    "version": "3.0.0.Final",
+    "connector": "postgresql",
+    "name": "shop",
+    "ts_ms": 1,
+    "snapshot": "false",
+    "lsn": 23_876_408,
+}
+
+
+def documented_row(customer: str, price: str) -> dict[str, object]:
+    return {"id": 7, "customer": customer, "price": Decimal(price), "placed": 3, "state": "paid"}
+
+
 class TestDebezium:
     def rows_of(self, source: Source, *events: Event) -> Result:
         latest = Latest(replace(source, where="after IS NOT NULL"))
@@ -326,6 +379,39 @@ class TestDebezium:
             0: "key is not Avro in the Confluent wire format",
             1: "key does not decode by its Avro schema",
         }
+
+    def test_avro_as_documented(self) -> None:
+        source = Source("orders", Avro(DOCUMENTED_ENVELOPE), key=Avro(KEY))
+        old, new = documented_row("ann", "10.50"), documented_row("bob", "0.07")
+
+        def event(op: str, number: int | None = 7, **both: object) -> Event:
+            value = {"before": None, "after": None, **both, "source": SOURCE_BLOCK, "transaction": None, "op": op}
+            times = {"ts_ms": 1, "ts_us": 1_000, "ts_ns": 1_000_000}
+            return Event("orders", key=None if number is None else {"id": number}, value={**value, **times})
+
+        gone = Event("orders", key={"id": 7}, value=None)
+        events = [
+            event("r", after=old),  # of the snapshot at first
+            event("u", before=old, after=new),
+            event("u", before=None, after={**new, "price": None}),  # as without REPLICA IDENTITY FULL
+            event("d", before=old),
+            gone,  # which Debezium writes behind each delete
+            event("t", None),  # a truncation has no key, and is of all rows
+            event("c", after=old),
+            event("d", before=old),
+            gone,
+            event("c", 8, after={**old, "id": 8}),  # another primary key is a delete and a new row
+        ]
+        latest = Latest(replace(source, where="after IS NOT NULL"))
+        cents = "CAST(coalesce(orders.after.price, -1) * 100 + orders.after.placed AS BIGINT)"
+        result = run_table(
+            table(None, cents, sides={"orders": latest}, key={"browser": "CAST(id AS STRING)"}),
+            *([one] for one in events),
+        )
+        seen = [change.row and change.row["action_count"] for change in result.changes]
+        assert seen == [1_053, 10, -97, None, None, 1_053, None, None, 1_053]
+        assert result.rows == {("8",): {"action_count": 1_053}}
+        assert [letter.offset for letter in result.dead_letters] == [5]
 
     def test_json_with_schemas(self) -> None:
         fields = "before STRUCT<id BIGINT, customer STRING>, after STRUCT<id BIGINT, customer STRING>, op STRING"
