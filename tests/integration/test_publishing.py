@@ -1,10 +1,13 @@
 """DataFrames of a user's own, published as tables: streams, batches, and what must be refused. Real Kafka and Spark."""
 
+import random
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pyarrow
 import pyarrow.compute
 import pytest
@@ -104,6 +107,73 @@ def test_a_batch_is_served_added_to_and_replaced(
     fourth = publish_batch(frame(spark, (5, 5.0, "d")), table, bootstrap=broker.bootstrap, replace=True)
     soon(lambda: scores.all() == {5: (5.0, "d")}, "the next replacement is served")
     assert list(KafkaAdmin(broker.bootstrap).changelogs(name)) == [1, 2, fourth.generation]
+
+
+class PacedReads:
+    """Reads scores at a pace while the block runs, and notes what failed or went back to an earlier night."""
+
+    def __init__(self, scores: Scores, *, users: int, reads_per_s: int, threads: int = 8) -> None:
+        self._scores = scores
+        self._users = users
+        self._every_s = threads / reads_per_s
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(seed,)) for seed in range(threads)]
+        self.wrong: list[str] = []
+        self.counts = [0] * threads
+
+    def _run(self, seed: int) -> None:
+        chosen, newest = random.Random(seed), 0.0
+        next_s = time.monotonic()
+        while not self._stop.is_set():
+            user = chosen.randrange(self._users)
+            try:
+                score = self._scores.of(user)
+            except grpc.RpcError as error:
+                self.wrong.append(f"user {user}: {error}")
+            else:
+                night = (score or 0.0) - user
+                if score is None or night < newest:
+                    self.wrong.append(f"user {user}: night {night} after {newest}")
+                newest = max(newest, night)
+            self.counts[seed] += 1
+            next_s = max(next_s + self._every_s, time.monotonic() - 1.0)
+            self._stop.wait(max(next_s - time.monotonic(), 0.0))
+
+    def __enter__(self) -> "PacedReads":
+        self._began_s = time.monotonic()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self.reads_per_s = sum(self.counts) / (time.monotonic() - self._began_s)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_nightly_replacement_from_parquet_fails_no_read(
+    spark: SparkSession, broker: Broker, table: FrameTable, scores: Scores, tmp_path: Path
+) -> None:
+    users, nights = 100_000, 5
+
+    def publish_night(night: int) -> None:
+        path = str(tmp_path / f"night-{night}")
+        row = f"id AS user, id + {night}D AS score, 'night {night}' AS model, {AT} AS scored_at"
+        spark.range(users).selectExpr(*row.split(", ")).write.parquet(path)
+        done = publish_batch(spark.read.parquet(path), table, bootstrap=broker.bootstrap, replace=True)
+        assert done.rows == users
+        soon(lambda: scores.of(0) == night, "the night is served", 120.0)
+
+    publish_night(1)
+    soon(lambda: len(scores.all()) == users, "all rows of the first night are served", 120.0)
+    with PacedReads(scores, users=users, reads_per_s=500) as reads:
+        for night in range(2, nights + 1):
+            publish_night(night)
+    print(f"{nights - 1} replacements of {users} rows under {reads.reads_per_s:.0f} reads/s, {sum(reads.counts)} reads")
+    assert not reads.wrong, reads.wrong[:3]
 
 
 def test_what_cannot_be_published_is_refused_in_words(
