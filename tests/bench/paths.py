@@ -35,10 +35,10 @@ from tests.kit.table.filled import ROOT, SIGNER, FilledTable, catalogue_of, rati
 GET = "/examples.ratings.v1.RatingsService/GetRating"
 PROJECT = ROOT / "gateway/tablegate/gateway"
 WARM_CALLS = 5
-RECORDED_CALLS = 5
+RECORDED_CALLS = 30  # on a busy machine most are slow, and meet timers of their connections
 PARTITIONS = 4
-LOCAL_MAX, FORWARDED_MAX = 13, 21
-"""How many files each may pass."""
+LOCAL_MAX, FORWARDED_MAX = 14, 22
+"""How many files each may pass. One of them counts the time of the event loop that a connection takes."""
 
 
 class _Gateway:

@@ -271,16 +271,7 @@ class Http2Connection(Receiver):
         if queue.blocked and not self._over and self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             self._full = True
             self._set_reading()
-        # As `Turn.spend`: a small call is to pass few functions.
-        took_s = time.perf_counter() - begun_s
-        turns = self._turn.turns
-        self._turn.unpaid_s += took_s
-        if begun_s > turns.renewed_at_s:
-            turns.renewed_at_s = begun_s + 2 * turns.round_s
-            turns.spent_s = 0.0
-        turns.spent_s += took_s
-        if turns.spent_s > turns.round_s:
-            turns.end_round()
+        self._turn.spend(begun_s, time.perf_counter() - begun_s)
         if more and not self._over:
             self._schedule_turn()
         elif self._waited:
