@@ -15,14 +15,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.java_gateway import is_instance_of
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 
+from tablegate.jobs.dataflow.java_classes import java_class, scala_seq
+
 _CATALYST = "org.apache.spark.sql.catalyst"
+_EXPRESSION_UTILS = "org.apache.spark.sql.classic.ExpressionUtils"
 _AGGREGATE = f"{_CATALYST}.expressions.aggregate"
 
 # Nodes that never fail, whatever their values are.
@@ -62,7 +64,7 @@ def attempt(column: Column) -> Column:
     """Return a struct with the column's value as `value`, or null where computing it fails."""
     # `once` keeps parts that two columns share from being evaluated before both, and so outside of either.
     tried = sql.struct(once(column).alias("value"))
-    return _column(_jvm().org.apache.spark.sql.catalyst.expressions.TryEval(_expression(tried)))
+    return _column(java_class(_context(), f"{_CATALYST}.expressions.TryEval")(_expression(tried)))
 
 
 def fallible_inputs(aggregated: DataFrame) -> list[Column]:
@@ -241,7 +243,7 @@ def _ever_met(node: Any, columns: Mapping[str, Any]) -> Any:
     if not values or not _is_literal(children[1 - side]):
         return None
     met = [node.withNewChildren(_seq([value, children[1]] if side == 0 else [children[0], value])) for value in values]
-    return functools.reduce(_jvm().org.apache.spark.sql.catalyst.expressions.Or, met)
+    return functools.reduce(java_class(_context(), f"{_CATALYST}.expressions.Or"), met)
 
 
 def _growing(node: Any, columns: Mapping[str, Any]) -> list[Any]:
@@ -280,11 +282,11 @@ def _is_bigint(column: Column, records: DataFrame) -> bool:
 
 
 def _column(expression: Any) -> Column:
-    return Column(_jvm().org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+    return Column(java_class(_context(), _EXPRESSION_UTILS).column(expression))
 
 
 def _expression(column: Column) -> Any:
-    return _jvm().org.apache.spark.sql.classic.ExpressionUtils.expression(column._jc)
+    return java_class(_context(), _EXPRESSION_UTILS).expression(column._jc)
 
 
 def _children(node: Any) -> list[Any]:
@@ -293,18 +295,14 @@ def _children(node: Any) -> list[Any]:
 
 
 def _seq(nodes: list[Any]) -> Any:
-    return _jvm().PythonUtils.toSeq(nodes)
+    return scala_seq(_context(), nodes)
 
 
 def _is(node: Any, name: str) -> bool:
-    return bool(is_instance_of(_context()._gateway, node, name))
+    return bool(java_class(_context(), "py4j.reflection.TypeUtil").isInstanceOf(name, node))
 
 
-def _jvm() -> Any:
-    return _context()._jvm
-
-
-def _context() -> Any:
+def _context() -> SparkContext:
     context = SparkContext._active_spark_context
     assert context is not None, "who has a frame has a context"
     return context

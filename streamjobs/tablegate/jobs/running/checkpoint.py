@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
+from tablegate.jobs.dataflow.java_classes import HADOOP_PATH, IO_UTILS, java_class, scala_object
 from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.errors import JobError
 from tablegate.v1 import changelog_pb2
@@ -18,6 +19,7 @@ from tablegate.v1 import changelog_pb2
 IDENTITY_FILE = "tablegate.json"
 OFFSETS, COMMITS = "offsets", "commits"
 """Spark's logs of a query: of the batches that were planned, and of those that are done."""
+_FILE_MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager"
 OFFSET_LOG_HEAD = 2  # lines of a file of the offset log: its version and its settings; then comes a line a source
 Found = TypeVar("Found")
 
@@ -45,7 +47,7 @@ class Checkpoint:
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.location = location
         self._spark = spark
-        self._jvm: Any = spark.sparkContext._jvm
+        self._context = spark.sparkContext
         self._conf: Any = spark.sparkContext._jsc.hadoopConfiguration()
 
     def query_location(self, query: str) -> str:
@@ -59,15 +61,14 @@ class Checkpoint:
         and refuses to start. The state goes, and the first batch runs again. Its offsets stay: the rows that it has
         written were made of these records and no others.
         """
-        path = self._jvm.org.apache.hadoop.fs.Path
-        directory = path(self.query_location(query))
-        commits = path(directory, "commits")
+        directory = self._path(self.query_location(query))
+        commits = self._path(directory, "commits")
         try:
             files = directory.getFileSystem(self._conf)
             found = files.listStatus(commits) if files.exists(commits) else []
             if not any(str(status.getPath().getName()).isdigit() for status in found):
                 for name in ("commits", "state"):
-                    files.delete(path(directory, name), True)
+                    files.delete(self._path(directory, name), True)
         except Exception as error:  # noqa: BLE001 - py4j's errors have no common class of their own
             raise self._unusable(error) from None
 
@@ -85,7 +86,7 @@ class Checkpoint:
         Raise `JobError` where the checkpoint cannot be read.
         """
         try:
-            path = self._jvm.org.apache.hadoop.fs.Path(self.query_location(query), log)
+            path = self._path(self.query_location(query), log)
             files = path.getFileSystem(self._conf)
             found = files.listStatus(path) if files.exists(path) else []
             batches = [int(name) for status in found if (name := str(status.getPath().getName())).isdigit()]
@@ -99,7 +100,7 @@ class Checkpoint:
 
     def _read_offset_log(self, query: str, batch: int, read: Callable[[str], Found]) -> Found:
         try:
-            path = self._jvm.org.apache.hadoop.fs.Path(self.query_location(query), f"{OFFSETS}/{batch}")
+            path = self._path(self.query_location(query), f"{OFFSETS}/{batch}")
             return read(self._text_of(path) or "")
         except Exception as error:  # noqa: BLE001 - as above
             raise self._unusable(error) from None
@@ -135,7 +136,7 @@ class Checkpoint:
     def offset_log(self, query: str, batch: int) -> str:
         """Return what Spark's offset log has of a batch; raise `JobError`, also where it has nothing of it any more."""
         try:
-            found = self._text_of(self._jvm.org.apache.hadoop.fs.Path(self.query_location(query), f"{OFFSETS}/{batch}"))
+            found = self._text_of(self._path(self.query_location(query), f"{OFFSETS}/{batch}"))
         except Exception as error:  # noqa: BLE001 - as above
             raise self._unusable(error) from None
         if found is None:
@@ -235,8 +236,11 @@ class Checkpoint:
                 "remove the checkpoint, and the table is built anew"
             )
 
+    def _path(self, *parts: Any) -> Any:
+        return java_class(self._context, HADOOP_PATH)(*parts)
+
     def _file(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self.location, name)
+        return self._path(self.location, name)
 
     def _text_of(self, path: Any) -> str | None:
         files = path.getFileSystem(self._conf)
@@ -244,14 +248,13 @@ class Checkpoint:
             return None
         stream = files.open(path)
         try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            return str(java_class(self._context, IO_UTILS).toString(stream, "UTF-8"))
         finally:
             stream.close()
 
     def _replace(self, name: str, text: str) -> None:
         """Write a file in the place of another, as a whole: a crash leaves the one or the other."""
-        package = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
-        managers = getattr(getattr(package, "CheckpointFileManager$"), "MODULE$")
+        managers = scala_object(self._context, _FILE_MANAGERS)
         path = self._file(name)
         stream = managers.create(path.getParent(), self._conf).createAtomic(path, True)
         try:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -18,6 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from tablegate.jobs.dataflow.frames import build
 from tablegate.jobs.dataflow.history import histories, history_frame
+from tablegate.jobs.dataflow.java_classes import java_class, scala_object
 from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
 from tablegate.jobs.dataflow.sources import HEADERS_SCHEMA
 from tablegate.jobs.errors import JobError
@@ -29,6 +29,7 @@ from tablegate.jobs.table import Mode
 
 PLANNED_WITHIN_S = 60.0  # for the first batch of a query, which takes a second
 POLL_S = 0.02
+_STREAMING = "org.apache.spark.sql.execution.streaming"
 
 
 @contextmanager
@@ -73,12 +74,11 @@ class _NoRecords:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        jvm = spark.sparkContext._jvm
-        row = jvm.org.apache.spark.sql.types.StructType.fromDDL(HEADERS_SCHEMA)
-        self._encoder = jvm.org.apache.spark.sql.Encoders.row(row)
-        streaming = jvm.org.apache.spark.sql.execution.streaming
-        self._batched = _scala_object(streaming.runtime, "MemoryStream")
-        self._realtime = _scala_object(streaming.sources, "LowLatencyMemoryStream")
+        context = spark.sparkContext
+        row = java_class(context, "org.apache.spark.sql.types.StructType").fromDDL(HEADERS_SCHEMA)
+        self._encoder = java_class(context, "org.apache.spark.sql.Encoders").row(row)
+        self._batched = scala_object(context, f"{_STREAMING}.runtime.MemoryStream")
+        self._realtime = scala_object(context, f"{_STREAMING}.sources.LowLatencyMemoryStream")
 
     def stream(self, topic: str, *, batched: bool, starting_offsets: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
         """Return a stream that brings nothing; of micro-batches, there is not even a first one."""
@@ -88,10 +88,6 @@ class _NoRecords:
     def read_all(self, topic: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
         """Return no records."""
         return self._spark.createDataFrame([], HEADERS_SCHEMA)
-
-
-def _scala_object(package: Any, name: str) -> Any:
-    return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
 def _await_physical_plan(query: StreamingQuery, plan: Plan) -> None:

@@ -29,6 +29,7 @@ from tablegate.jobs import metrics
 from tablegate.jobs.dataflow import sink_records
 from tablegate.jobs.dataflow.frame_batches import output_mode_hint
 from tablegate.jobs.dataflow.frames import Frames
+from tablegate.jobs.dataflow.java_classes import HADOOP_PATH, IO_UTILS, java_class
 from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
 from tablegate.jobs.dataflow.sink_records import UnseenFields, ignored_kinds_of, null_columns, uncomputable
 from tablegate.jobs.errors import JobError
@@ -483,8 +484,8 @@ class BatchStarts:
     """End offsets of the output topic before a batch wrote: one file, of the newest batch, wherever Spark can write."""
 
     def __init__(self, spark: SparkSession, directory: str) -> None:
-        self._jvm: Any = spark.sparkContext._jvm
-        self._directory = self._jvm.org.apache.hadoop.fs.Path(directory)
+        self._context = spark.sparkContext
+        self._directory = java_class(self._context, HADOOP_PATH)(directory)
         self._files = self._directory.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
 
     def load(self, batch_id: int) -> Offsets | None:
@@ -495,7 +496,7 @@ class BatchStarts:
                 return None
             stream = self._files.open(path)
             try:
-                text = str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+                text = str(java_class(self._context, IO_UTILS).toString(stream, "UTF-8"))
             finally:
                 stream.close()
         except Exception as error:  # noqa: BLE001 - py4j's errors have no common class of their own
@@ -525,7 +526,7 @@ class BatchStarts:
         return list(self._files.listStatus(self._directory)) if self._files.exists(self._directory) else []
 
     def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._directory, name)
+        return java_class(self._context, HADOOP_PATH)(self._directory, name)
 
     def _unusable(self, error: Exception) -> JobError:
         return JobError(f'checkpoint "{self._directory.toString()}" cannot be used: {error_reason(error)}')

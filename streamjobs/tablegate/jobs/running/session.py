@@ -4,6 +4,7 @@ Decision: docs/decisions/0007-checkpoint-file-manager.md
 Decision: docs/decisions/0019-no-slot-check-on-a-local-master.md
 Decision: docs/decisions/0037-cluster-jobs-wait-for-slots.md
 Decision: docs/decisions/0104-from-spark-4-1-on.md
+Decision: docs/decisions/0107-few-messages-to-java.md
 Decision: docs/decisions/0118-an-archive-of-javas-classes.md
 """
 
@@ -24,6 +25,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from tablegate.gateway.contract.kafka_settings import needs_msk
+from tablegate.jobs.dataflow.java_classes import java_class
 from tablegate.jobs.dataflow.java_errors import first_line
 from tablegate.jobs.declared import SourceLine
 from tablegate.jobs.errors import JobError
@@ -45,6 +47,10 @@ DEFAULTS = {
     # A row waits in the shuffle's send buffer until this many milliseconds have passed: 1 instead of the default takes
     # an event through the job in 15 ms instead of 40.
     "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
+    # PySpark notes which line of Python makes an expression, by ten messages to Java and a stack trace for each. Errors
+    # of jobs name the line of the declaration instead.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
     "spark.sql.streaming.stopTimeout": "10s",  # who waits for a stop would kill the process soon after
 }
 
@@ -246,7 +252,7 @@ def class_path(own_jars: Sequence[Path], *more: str) -> list[str]:
 
 def _write_archive(archive: ClassArchive, spark: SparkSession) -> None:
     with suppress(Py4JError, ConnectionError, AttributeError):  # Java is gone already: it is for another time
-        archive.write(spark.sparkContext._jvm.System.getProperty("java.class.path"))
+        archive.write(java_class(spark.sparkContext, "java.lang.System").getProperty("java.class.path"))
 
 
 def _stop(spark: SparkSession) -> None:
@@ -281,9 +287,10 @@ def _started(builder: SparkSession.Builder, conf: Mapping[str, str]) -> SparkSes
 
 def has_connectors(spark: SparkSession) -> bool:
     """Return whether Spark has the jars that jobs need."""
-    jvm = spark.sparkContext._jvm
+    context = spark.sparkContext
     try:
-        jvm.java.lang.Class.forName(_KAFKA_SOURCE, False, jvm.Thread.currentThread().getContextClassLoader())
+        loader = java_class(context, "java.lang.Thread").currentThread().getContextClassLoader()
+        java_class(context, "java.lang.Class").forName(_KAFKA_SOURCE, False, loader)
     except Exception:  # noqa: BLE001 - as above
         return False
     return True

@@ -10,8 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 
+from tablegate.jobs.dataflow.java_classes import java_class, scala_object, scala_seq
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.plan import Plan
+
+_CATALYST = "org.apache.spark.sql.catalyst"
+_EXECUTION = "org.apache.spark.sql.execution"
 
 
 def read_state(session: SparkSession, query_location: str, batch: int) -> DataFrame:
@@ -37,32 +41,33 @@ def records_of_state(changelog: DataFrame, state: DataFrame, plan: Plan) -> Data
     The query is optimized as the stream that it is, or there might be other sums, and planned as a batch, which has no
     steps between the two.
     """
-    jvm: Any = changelog.sparkSession.sparkContext._jvm
-    execution, catalyst = jvm.org.apache.spark.sql.execution, jvm.org.apache.spark.sql.catalyst
+    context = changelog.sparkSession.sparkContext
     session = changelog.sparkSession._jsparkSession
-    none, nothing = getattr(getattr(jvm.scala, "None$"), "MODULE$"), jvm.PythonUtils.toSeq([])
+    none, nothing = scala_object(context, "scala.None"), scala_seq(context, [])
 
     def replaced(step: Any, name: str, by: Callable[[Any], Any]) -> Any:
         """Return a plan with other inputs of its topmost step of this kind."""
         if step.getClass().getSimpleName().endswith(name):
-            return step.withNewChildren(jvm.PythonUtils.toSeq([by(step)]))
+            return step.withNewChildren(scala_seq(context, [by(step)]))
         children = [step.children().apply(place) for place in range(step.children().size())]
-        return step.withNewChildren(jvm.PythonUtils.toSeq([replaced(child, name, by) for child in children]))
+        return step.withNewChildren(scala_seq(context, [replaced(child, name, by) for child in children]))
 
     def no_records(aggregate: Any) -> Any:
-        return catalyst.plans.logical.LocalRelation(aggregate.child().output(), nothing, False, none)
+        relation = java_class(context, f"{_CATALYST}.plans.logical.LocalRelation")
+        return relation(aggregate.child().output(), nothing, False, none)
 
     def rows_of_state(last_step: Any) -> Any:
         columns, rows = last_step.child().output(), state._jdf.queryExecution().toRdd()
         _check_columns(columns, state, plan)
         # Each key is in the state once. So it is as good as distributed by its key, and needs no shuffle.
-        by_key = catalyst.plans.physical.HashPartitioning(last_step.groupingExpressions(), rows.getNumPartitions())
-        return execution.RDDScanExec(columns, rows, "state", by_key, nothing, none)
+        partitioning = java_class(context, f"{_CATALYST}.plans.physical.HashPartitioning")
+        by_key = partitioning(last_step.groupingExpressions(), rows.getNumPartitions())
+        return java_class(context, f"{_EXECUTION}.RDDScanExec")(columns, rows, "state", by_key, nothing, none)
 
     analyzed = changelog._jdf.queryExecution().analyzed()
     optimized = session.sessionState().optimizer().execute(analyzed)
     planned = session.sessionState().planner().plan(replaced(optimized, "Aggregate", no_records)).next()
-    companion = getattr(getattr(execution, "QueryExecution$"), "MODULE$")
+    companion = scala_object(context, f"{_EXECUTION}.QueryExecution")
     prepared = companion.prepareExecutedPlan(session, replaced(planned, "AggregateExec", rows_of_state))
     frame = session.internalCreateDataFrame(prepared.execute(), changelog._jdf.schema(), False)
     return DataFrame(frame, changelog.sparkSession)

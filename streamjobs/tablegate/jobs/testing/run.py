@@ -23,6 +23,7 @@ from pyspark.sql import functions as sql
 
 from tablegate.jobs.dataflow.frame_batches import batch_records, chosen_rows, count_rows, target_of
 from tablegate.jobs.dataflow.frames import Frames, build, expired_records, malformed_records
+from tablegate.jobs.dataflow.java_classes import java_class, scala_seq
 from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
 from tablegate.jobs.dataflow.sink_records import KIND_COLUMN, UnseenFields, ignored_kinds_of, null_columns
 from tablegate.jobs.dataflow.sources import HEADERS_SCHEMA
@@ -209,6 +210,7 @@ def _finished(queries: Sequence["SteppedQuery"], fields: UnseenFields) -> Batch:
 
 
 POLL_S = 0.005
+_STREAMING = "org.apache.spark.sql.execution.streaming"
 
 _WRITTEN = """to_json(struct(topic, hex(key) AS key, hex(value) AS value,
     map_from_entries(transform(headers, one -> struct(one.key, hex(one.value)))) AS headers))"""
@@ -230,10 +232,9 @@ class MemoryTopics:
         self._lengths: dict[str, int] = {}
         for record in (record for batch in batches for record in batch):
             self._lengths[record.topic] = self._lengths.get(record.topic, 0) + len(_line(record)) + 1
-        jvm: Any = spark.sparkContext._jvm
-        self._encoder = jvm.org.apache.spark.sql.Encoders.STRING()
-        self._source = jvm.org.apache.spark.sql.execution.streaming.runtime.MemoryStream
-        self._to_seq = jvm.PythonUtils.toSeq
+        context = spark.sparkContext
+        self._encoder = java_class(context, "org.apache.spark.sql.Encoders").STRING()
+        self._source = java_class(context, f"{_STREAMING}.runtime.MemoryStream")
 
     def stream(self, topic: str, *, batched: bool, starting_offsets: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
         """Return the topic's records as they come; a batch is one JSON array of them."""
@@ -264,7 +265,7 @@ class MemoryTopics:
             self._lines[topic] += lines.get(topic, [])
             self._write_file(topic)
         for topic, stream in self._streams:
-            stream.addData(self._to_seq([f"[{','.join(lines.get(topic, []))}]"]))
+            stream.addData(scala_seq(self._spark.sparkContext, [f"[{','.join(lines.get(topic, []))}]"]))
 
     def _write_file(self, topic: str) -> None:
         text = "".join(f"{line}\n" for line in self._lines[topic])
@@ -297,8 +298,7 @@ class Clock:
     """The time of a test's queries. It stands still, and they with it, until it is set to a later one."""
 
     def __init__(self, spark: SparkSession, now_ms: int) -> None:
-        jvm: Any = spark.sparkContext._jvm
-        self.of_spark = jvm.org.apache.spark.util.ManualClock(now_ms)
+        self.of_spark = java_class(spark.sparkContext, "org.apache.spark.util.ManualClock")(now_ms)
 
     def set(self, now_ms: int) -> None:
         """Let the next batch run, at this time."""
@@ -343,14 +343,15 @@ class SteppedQuery:
         first_batch_id: int = 0,
     ) -> None:
         spark = frame.sparkSession
-        jvm: Any = spark.sparkContext._jvm
-        option, streaming = jvm.scala.Option, jvm.org.apache.spark.sql.streaming
+        context = spark.sparkContext
+        option = java_class(context, "scala.Option")
+        modes = java_class(context, "org.apache.spark.sql.streaming.OutputMode")
         self._table = table
         self._frame = frame
         self._batches = batches
         self._next_batch_id = first_batch_id
         is_update = batches is None or batches.output_mode == "update"
-        self._sink = jvm.org.apache.spark.sql.execution.streaming.sources.MemorySink()
+        self._sink = java_class(context, f"{_STREAMING}.sources.MemorySink")()
         nothing = option.empty()
         # Its name; from Spark 4.2 on, that of the source of an upgrade, too.
         names = [nothing] if spark.version.startswith("4.1.") else [nothing, nothing]
@@ -358,12 +359,12 @@ class SteppedQuery:
             *names,
             option.apply(checkpoint),
             (frame if batches is not None else frame.select(sql.expr(_WRITTEN)))._jdf,
-            jvm.PythonUtils.toScalaMap({}),  # options
+            java_class(context, "org.apache.spark.api.python.PythonUtils").toScalaMap({}),  # options
             self._sink,
-            streaming.OutputMode.Update() if is_update else streaming.OutputMode.Append(),
+            modes.Update() if is_update else modes.Append(),
             False,  # no checkpoint of Spark's own choice
             True,  # goes on from the checkpoint
-            streaming.Trigger.ProcessingTime(1),
+            java_class(context, "org.apache.spark.sql.streaming.Trigger").ProcessingTime(1),
             clock.of_spark,
             nothing,  # catalogue and name of a table to write to
             nothing,  # that table
@@ -386,8 +387,7 @@ class SteppedQuery:
         if self._batches is None:
             return [row[1:-1] for row in str(found.mkString("\n")).splitlines()]  # each in brackets
         session = self._frame.sparkSession
-        jvm: Any = session.sparkContext._jvm
-        listed = jvm.scala.jdk.javaapi.CollectionConverters.asJava(found)
+        listed = java_class(session.sparkContext, "scala.jdk.javaapi.CollectionConverters").asJava(found)
         rows = DataFrame(session._jsparkSession.createDataFrame(listed, self._frame._jdf.schema()), session)
         written = self._batches.records(rows, batch_id).select(sql.expr(_WRITTEN)).collect()
         return [row[0] for row in written]
