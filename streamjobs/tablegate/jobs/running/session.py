@@ -95,6 +95,8 @@ _OWN_WAYS = {
     "spark.sql.shuffle.partitions": "a table has as many as its changelog has partitions, see --partitions",
     **dict.fromkeys(SETTINGS, "the job counts on its own value, leave it out"),
 }
+# Java would look through all of its memory for classes that nobody uses, two or three times at each start.
+_METASPACE = "-XX:MetaspaceSize=256m"
 _JARS, _CLASS_PATH, _JAVA_OPTIONS = "spark.jars", "spark.driver.extraClassPath", "spark.driver.extraJavaOptions"
 _UI = "spark.ui."
 
@@ -197,7 +199,7 @@ def spark_session(
             builder = builder.config("spark.driver.host", "127.0.0.1")
     archive = None
     if not is_submitted():
-        options = [f"-Dlog4j2.configurationFile={LOG_SETTINGS}", *java_options]
+        options = [f"-Dlog4j2.configurationFile={LOG_SETTINGS}", _METASPACE, *java_options]
         java, own_jars = _local_parts()
         if master is None or local_slots(master) is None:  # executors fetch jars from the driver
             builder = builder.config(_JARS, ",".join([*map(str, own_jars), *_given(conf, _JARS)]))
