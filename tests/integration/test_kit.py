@@ -482,6 +482,22 @@ class Numbered(Processor):
         yield {"number": state.views, "product": record.product}
 
 
+class Read(Processor):
+    """Tells which fields a record has."""
+
+    state = "views BIGINT"
+    emits = "names STRING"
+    reads = ("product",)
+
+    def on_record(self, key: Any, record: Any, state: Any) -> Iterator[dict[str, object]]:
+        found = [name for name in ("product", "customer", "kafka") if hasattr(record, name)]
+        yield {"names": " ".join(found)}
+
+
+class ReadsWrong(Read):
+    reads = ("product", "price")
+
+
 class Sessions(Processor):
     """Keeps the newest session of a product: it ends where half an hour goes by without a view."""
 
@@ -537,6 +553,17 @@ class TestProcessors:
             [replace(view("a"), timestamp=at(second)) for second in (3_700, 3_800)],
         )
         assert [change.row for change in result.changes] == [{"view_count": count} for count in (1, 2, 1, 2, 3)]
+
+    def test_a_processor_gets_what_it_reads(self) -> None:
+        output = ProcessorOutput("names", processor=Read(), by={"by": "customer"}, key=Text("by"), value=Text("names"))
+        assert run_table(replace(VISITS, outputs=(output,)), [view("a")]).outputs == {
+            "names": (("ann", "product kafka"),)
+        }
+
+    def test_a_processor_that_reads_what_is_not_there(self) -> None:
+        wrong = replace(VISITS, processor=ReadsWrong(), columns={"view_count": "1"}, outputs=())
+        with pytest.raises(JobError, match=r'"ReadsWrong" reads "price", which source "views" does not have; it has '):
+            run_table(wrong, [view("a")])
 
     def test_no_timer_before_its_time(self) -> None:
         assert not run_table(VISITS, [view("a")], then_wait_s=59).changes

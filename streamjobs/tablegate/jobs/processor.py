@@ -15,6 +15,8 @@ A test of it needs no Spark:
     assert points.record(invoice="i1", amount=20.0) == [{"invoice": "i1", "earned": 2, "total": 2}]
 
 Executors unpickle this module by value, so it imports nothing of the project but modules that do as well.
+
+Decision: docs/decisions/0110-a-processor-says-what-it-reads.md
 """
 
 import inspect
@@ -100,14 +102,19 @@ class Processor:
     not grow with the records of a key. `emits`: what `on_record` and `on_timer` yield, beside the key's columns.
     Values are of exactly the type that `tablegate.jobs.values` names, or None. What is kept on `self` is lost.
 
+    `reads`: names of the source's fields that `on_record` uses; without it, all of them. Python gets these alone, and
+    `kafka`. What it gets is most of what a record costs, where it has many fields.
+
     `every_s`: `on_timer` runs at the next whole multiple of so many seconds of processing time after a record of the
-    key, then again after its next record; never more often than batches run.
+    key, then again after its next record; never more often than batches run. After a start of the job timers wait for
+    the first record of any key, as Spark runs no batch before it.
 
     The functions must do the same with the same arguments: a batch that a crash cut off runs again.
     """
 
     state: ClassVar[str]
     emits: ClassVar[str]
+    reads: ClassVar[tuple[str, ...] | None] = None
     every_s: ClassVar[float | None] = None
     declared_at: SourceLine
 
@@ -124,7 +131,7 @@ class Processor:
         """Take the next record of a key, change its state, yield what is to be emitted.
 
         A key's records of one partition come in their order; in a batch, those of several by topic and partition.
-        `record` has the source's fields and `kafka`: topic, partition, offset, timestamp.
+        `record` has the source's fields, or those of `reads`, and `kafka`: topic, partition, offset, timestamp.
         """
         raise NotImplementedError
 
@@ -147,6 +154,7 @@ def _problems(cls: type[Processor]) -> Iterator[str]:
         for name in names:
             if name.startswith(_OWN_NAMES) or keyword.iskeyword(name):
                 yield f'{attribute} has a column "{name}", a name that Python or the job needs itself; give it another'
+    yield from _problems_of_reads(cls.reads)
     if cls.on_record is Processor.on_record:
         yield "has no on_record; define on_record(self, key, record, state)"
     has_timer = cls.on_timer is not Processor.on_timer
@@ -157,6 +165,19 @@ def _problems(cls: type[Processor]) -> Iterator[str]:
         yield f"every_s {cls.every_s!r} is not a number of seconds; give 0.001 or more"
     elif not has_timer:
         yield "has every_s and no on_timer; define on_timer(self, key, state, now)"
+
+
+def _problems_of_reads(reads: object) -> Iterator[str]:
+    if reads is None:
+        return
+    if not isinstance(reads, tuple) or not all(isinstance(name, str) for name in reads):
+        yield f'reads {reads!r} is no tuple of names; give it the fields that on_record uses, like ("amount",)'
+        return
+    for name in reads:
+        if name == "kafka":
+            yield 'reads "kafka", which every record has; remove it'
+        if reads.count(name) > 1:
+            yield f'reads "{name}" twice; remove one'
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +301,9 @@ class Trial:
         """Return what the next record emits; `kafka` is made up where it is not given."""
         kafka = Fields({"topic": "trial", "partition": 0, "offset": self._next_offset, "timestamp": datetime.now(UTC)})
         self._next_offset += 1
-        record = Fields({"kafka": kafka, **fields})
+        reads = self._steps.processor.reads
+        wanted = fields if reads is None else (*reads, "kafka")
+        record = Fields({"kafka": kafka, **{name: value for name, value in fields.items() if name in wanted}})
         return self._run(lambda state: self._steps.on_record(self._key, record, state))
 
     def timer(self, now: datetime) -> list[dict[str, Any]]:

@@ -86,6 +86,18 @@ def cut_off(*arguments: Any) -> Iterator[dict[str, object]]:
     raise ValueError("anneliese has a secret")
 
 
+class Amounts(Free):
+    reads = ("amount",)
+
+
+def test_a_record_has_only_what_is_read() -> None:
+    trial = Trial(Amounts(lambda key, record, state: [{"count": record.amount}]), customer="ann")
+    assert trial.record(amount=1, invoice="i1") == [{"count": 1}]
+    trial = Trial(Amounts(lambda key, record, state: [{"count": record.invoice}]), customer="ann")
+    with pytest.raises(ProcessorError, match="no field invoice; there are kafka, amount"):
+        trial.record(amount=1, invoice="i1")
+
+
 @pytest.mark.parametrize(
     ("function", "what"),
     [
@@ -166,6 +178,10 @@ GOOD = {"state": "count BIGINT", "emits": "count BIGINT", "on_record": nothing}
         ({"emits": "count LONG"}, 'emits has "LONG" where a type belongs; use one of BOOLEAN, '),
         ({"emits": "__sequence BIGINT"}, 'emits has a column "__sequence", a name that Python or the job needs itself'),
         ({"state": "class BIGINT"}, 'state has a column "class", a name that Python or the job needs itself'),
+        ({"reads": "amount"}, """reads 'amount' is no tuple of names; give it the fields that on_record uses"""),
+        ({"reads": ("amount", 7)}, "reads ('amount', 7) is no tuple of names"),
+        ({"reads": ("amount", "kafka")}, 'reads "kafka", which every record has; remove it'),
+        ({"reads": ("amount", "amount")}, 'reads "amount" twice; remove one'),
         ({"on_timer": tick}, "has on_timer and no every_s; set it to the seconds between two runs"),
         ({"every_s": 1.0}, "has every_s and no on_timer; define on_timer(self, key, state, now)"),
         ({"every_s": 0, "on_timer": tick}, "every_s 0 is not a number of seconds; give 0.001 or more"),

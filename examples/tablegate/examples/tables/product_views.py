@@ -14,6 +14,7 @@ class Views(Processor):
 
     state = "views BIGINT, told BIGINT"
     emits = "views BIGINT, is_popular BOOLEAN"
+    reads = ()
     every_s = 1.0
 
     def on_record(self, key: Any, record: Any, state: Any) -> None:  # noqa: ARG002 - every view is one

@@ -28,6 +28,7 @@ class Notifications(Processor):
 
     state = "total DOUBLE"
     emits = "invoice STRING, amount DOUBLE, earned DOUBLE, total DOUBLE"
+    reads = ("InvoiceNumber", "CustomerType", "TotalAmount")
 
     def on_record(self, key: Any, record: Any, state: Any) -> Iterator[dict[str, object]]:  # noqa: ARG002
         """Add an invoice's points."""

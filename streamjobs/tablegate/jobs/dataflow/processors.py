@@ -50,8 +50,6 @@ from tablegate.jobs.values import SCALARS, Array, Column, Map, Misfit, Moment, S
 
 RECORD_COLUMN = "record"
 """Struct of a record's fields and of `KAFKA_COLUMN`."""
-RECORDS_PER_BATCH_MAX = 100_000  # a worker holds the records of one key, about 2 KB each in Python: 200 MB at worst
-
 _PICKLING = threading.RLock()  # cloudpickle has one list of modules for all tables, which start side by side
 
 _KAFKA_FIELDS = ("topic", "partition", "offset", "timestamp", "element", "headers")
@@ -62,8 +60,18 @@ _KEY_TYPES = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "STRING", "BINA
 def emitted_rows(
     records: DataFrame, processor: Processor, key: Mapping[str, str], source: Source, *, owner: str
 ) -> DataFrame:
-    """Return what a processor emits over well-formed records; `key` has the expressions of its key by name."""
-    fields = ", ".join(f"`{name}`" for name in (*source.names, KAFKA_COLUMN))
+    """Return what a processor emits over well-formed records; `key` has the expressions of its key by name.
+
+    Raise `JobError` where it reads what the source does not have.
+    """
+    reads = source.names if processor.reads is None else processor.reads
+    for name in reads:
+        if name not in source.names:
+            raise JobError(
+                f'{processor.declared_at}: {owner} processor "{type(processor).__name__}" reads "{name}", which source '
+                f'"{source.topic}" does not have; it has {", ".join(source.names)}'
+            )
+    fields = ", ".join(f"`{name}`" for name in (*reads, KAFKA_COLUMN))
     keyed = records.select(
         *(sql.expr(expression).alias(name) for name, expression in key.items()),
         sql.expr(f"struct({fields})").alias(RECORD_COLUMN),
