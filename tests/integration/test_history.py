@@ -134,7 +134,7 @@ def test_a_start_that_was_cut_off_in_the_history_goes_on(
     job = write_job(tmp_path, f"history_cut_{moment.count(' ')}", topic)
     plan = make_plan(load_table(job), options)
     session = table_session(spark, shuffle_partitions=plan.changelog.partition_count)
-    frame = build(session, plan, row_outputs=True, other_outputs=False).table
+    frame = build(session, plan, row_outputs=True).table
     checkpoint, identity = CutOff(session, plan.checkpoint), identity_of(plan, None)
     keep_histories(session, plan, checkpoint, topics_of_streams(frame))
     checkpoint.claim(identity)

@@ -31,6 +31,7 @@ TABLES = (
     table("{steady}", "{steady_source}", False, (
         RowOutput("{steady}-rows", key=Text("browser"), value=Long("action_count")),
         RecordOutput("{steady}-records", key=Text("browser"), value=Bytes("kafka.value")),
+        RecordOutput("{steady}-small", key=Text("browser"), value=Long("amount"), where="amount < 3 OR amount = 5"),
     )),
 )
 """
@@ -87,12 +88,17 @@ def test_a_table_stops_alone_and_outputs_come_once(broker: Broker, tmp_path: Pat
     produce(broker.bootstrap, names["steady_source"], [record("b", 5)])
     with JobProcess(tmp_path / "logs", *arguments) as running:
         wait_until("the last record", lambda: (b"b", (5).to_bytes(8, "big")) in rows(), running)
-        wait_until(
-            "the last record, passed on",
-            lambda: consume(broker.bootstrap, "steady-records")[-1].key == b"b",
-            running,
-        )
+        for topic in ("steady-records", "steady-small"):
+            wait_until(
+                "the last record, passed on",
+                lambda topic=topic: consume(broker.bootstrap, topic)[-1].key == b"b",
+                running,
+            )
     passed = [one.value for one in consume(broker.bootstrap, "steady-records")]
     assert passed == [
         one.value for one in consume(broker.bootstrap, names["steady_source"]) if len(one.value or b"") < LARGE
     ]
+    small = [one[2:4] for one in consume(broker.bootstrap, "steady-small")]
+    assert small == [(b"a", (1).to_bytes(8, "big")), (b"a", (2).to_bytes(8, "big")), (b"b", (5).to_bytes(8, "big"))]
+    # Both outputs are of one query.
+    assert len([*(tmp_path / "checkpoints" / "steady" / "outputs").glob("records-*")]) == 1

@@ -13,7 +13,7 @@ from tablegate.jobs.dataflow.sources import KAFKA_SCHEMA
 from tablegate.jobs.formats import Avro, Json
 from tablegate.jobs.planning.declarations import example_names, load_table
 from tablegate.jobs.planning.plan import plan_without_cluster
-from tablegate.jobs.table import Mode
+from tablegate.jobs.table import Mode, shared_outputs
 from tablegate.jobs.testing import stop_spark
 from tablegate.jobs.testing.session import process_session
 
@@ -53,7 +53,7 @@ def test_a_record_is_decoded_once_in_each_query(spark: SparkSession, tmp_path: P
     table = load_table(name)
     plan = replace(plan_without_cluster(table, str(tmp_path)), mode=Mode.MICROBATCH)
     topics = OneFile(spark, tmp_path)
-    frames = build(spark, plan, row_outputs=True, other_outputs=True, reader=topics)
+    frames = build(spark, plan, row_outputs=True, other_outputs=shared_outputs(table.outputs), reader=topics)
     decoded = sum(isinstance(table.source_of(side).value, Avro | Json) for side in table.all_sides)
     assert decodings(frames.table) == decoded
     assert decodings(malformed_records(plan, topics)) == decoded

@@ -22,7 +22,7 @@ Decision: docs/decisions/0120-rows-of-another-table.md
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
@@ -354,6 +354,8 @@ class ProcessorOutput:
 
 
 Output = RowOutput | RecordOutput | ProcessorOutput
+SharedOutputs = tuple[RecordOutput, ...] | tuple[ProcessorOutput]
+"""Outputs beside the table's changes that one query feeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -712,6 +714,18 @@ def _problems_of_window(window: Window, *, has_processor: bool) -> Iterator[str]
         yield f"window late_s {window.late_s:g} is negative; use 0 or more"
     if window.ahead_s < 0:
         yield f"window ahead_s {window.ahead_s:g} is negative; use 0 or more"
+
+
+def shared_outputs(outputs: Sequence[Output]) -> list[SharedOutputs]:
+    """Return the outputs that are not made of the table's changes: together those that one query can feed.
+
+    Records of a side go to any number of topics. A processor has a state, and a query has one operator with state.
+    """
+    of_side: dict[str | None, tuple[RecordOutput, ...]] = {}
+    for output in outputs:
+        if isinstance(output, RecordOutput):
+            of_side[output.side] = (*of_side.get(output.side, ()), output)
+    return [*of_side.values(), *((output,) for output in outputs if isinstance(output, ProcessorOutput))]
 
 
 def is_window_start(expression: str) -> bool:

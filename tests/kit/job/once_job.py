@@ -9,7 +9,7 @@ from typing import Any
 from tablegate.jobs.dataflow.processors import apply_processor
 from tablegate.jobs.processor import Processor
 from tablegate.jobs.running.checkpoint import Checkpoint
-from tablegate.jobs.running.queries import IdempotentSink
+from tablegate.jobs.running.outputs import IdempotentSink
 from tablegate.jobs.running.session import spark_session, table_session
 
 
@@ -42,10 +42,12 @@ def main(bootstrap: str, source: str, output: str, directory: str) -> None:
             )
         )
         counted = apply_processor(records, Count(), ("customer",), owner='output "counts"')
-        written = counted.selectExpr("invoice AS key", "concat_ws(' ', customer, count, __sequence) AS value")
+        written = counted.selectExpr(
+            f"'{output}' AS topic", "invoice AS key", "concat_ws(' ', customer, count, __sequence) AS value"
+        )
         writer = written.writeStream.outputMode("update").trigger(availableNow=True)
         queries = Checkpoint(spark, checkpoint)
-        writer = writer.foreachBatch(IdempotentSink(bootstrap, output, queries).write_batch)
+        writer = writer.foreachBatch(IdempotentSink(bootstrap, [output], queries).write_batch)
         writer = writer.option("checkpointLocation", queries.query_location("counts"))
         queries.discard_uncommitted("counts")  # as a job does
         writer.start().awaitTermination()

@@ -2,7 +2,7 @@
 
     source topic ── decode_source ── with_key ──┬── side_inputs ──┬── group_records ── make_rows ──► changelog_records
                                                 │                 └──────────────────────────────► malformed_records
-                                                └────────────────────────────────► record_output, processor_output
+                                                └────────────────────────────────► record_outputs, processor_output
 
 Each arrow on the right is a frame, and becomes a streaming query of its own (`running/queries.py`). But malformed
 records are counted by the table's query, and read once more where there are some (`running/dead_letters.py`).
@@ -17,7 +17,7 @@ Decision: docs/decisions/0055-jobs-go-forward-only.md
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,7 +48,7 @@ from tablegate.jobs.dataflow.sink_records import (
     counting_side,
     dead_letters,
     processor_output,
-    record_output,
+    record_outputs,
 )
 from tablegate.jobs.dataflow.sources import (
     KEY_COLUMN,
@@ -76,8 +76,7 @@ from tablegate.jobs.table import (
     Latest,
     Mode,
     ProcessorOutput,
-    RecordOutput,
-    RowOutput,
+    SharedOutputs,
     Source,
     Table,
     is_window_start,
@@ -282,23 +281,28 @@ def _processed(records: DataFrame, table: Table) -> DataFrame:
 class Frames:
     """Streaming frames of a plan, not started: each gives records as Spark's Kafka sink takes them.
 
-    `table`: the changelog, with the topics that get the table's changes. `outputs`: the table's other outputs, which
-    read the sources for themselves. Of a table of a function, `table` has the rows as it returns them, and they become
-    records batch by batch. `run`: number of the run, 0 before it has begun.
+    `table`: the changelog, with the topics that get the table's changes. `outputs`: the table's other outputs, together
+    those that share a read of their source. Of a table of a function, `table` has the rows as it returns them, and they
+    become records batch by batch. `run`: number of the run, 0 before it has begun.
     """
 
     table: DataFrame
-    outputs: tuple[tuple[RecordOutput | ProcessorOutput, DataFrame], ...]
+    outputs: tuple[tuple[SharedOutputs, DataFrame], ...]
     run: int = 0
 
 
 def build(
-    spark: SparkSession, plan: Plan, *, row_outputs: bool, other_outputs: bool, reader: Reader | None = None
+    spark: SparkSession,
+    plan: Plan,
+    *,
+    row_outputs: bool,
+    other_outputs: Sequence[SharedOutputs] = (),
+    reader: Reader | None = None,
 ) -> Frames:
     """Return the frames of a plan, all their expressions checked; raise `JobError`.
 
-    `reader` is where records come from, if not from Kafka. `row_outputs`, `other_outputs`: whether the table's outputs
-    get records.
+    `reader` is where records come from, if not from Kafka. `row_outputs`: whether the outputs of the table's changes
+    get records. `other_outputs`: those of the others that get some, together those that share a frame.
     """
     reader = reader or KafkaReader(
         spark,
@@ -310,10 +314,9 @@ def build(
         return Frames(table=rows_of_function(spark, plan, reader), outputs=())
     register_functions(spark, plan.table)
     builder = _Builder(plan, plan.table, reader)
-    others = [output for output in plan.table.outputs if not isinstance(output, RowOutput)]
     return Frames(
         table=builder.changelog(row_outputs=row_outputs),
-        outputs=tuple((output, builder.output(output)) for output in others if other_outputs),
+        outputs=tuple((outputs, builder.outputs(outputs)) for outputs in other_outputs),
     )
 
 
@@ -435,13 +438,13 @@ class _Builder:
         globals_ = {name: self._global(name) for name, side in self._table.sides.items() if isinstance(side, Global)}
         return side_inputs(keyed, globals_, self._table)
 
-    def output(self, output: RecordOutput | ProcessorOutput) -> DataFrame:
-        """Return the records of an output that is not made from the table's changes."""
-        name = output.side or ""
-        keyed = self._keyed(name, batched=True).frame
-        if isinstance(output, ProcessorOutput):
-            return processor_output(keyed, output, self._table, self._plan.output_schema_ids)
-        return record_output(keyed, output, self._table, self._plan.output_schema_ids)
+    def outputs(self, outputs: SharedOutputs) -> DataFrame:
+        """Return the records of outputs that are not made from the table's changes, and share a read of their side."""
+        keyed = self._keyed(outputs[0].side or "", batched=True).frame
+        schema_ids = self._plan.output_schema_ids
+        if isinstance(outputs[0], ProcessorOutput):
+            return processor_output(keyed, outputs[0], self._table, schema_ids)
+        return record_outputs(keyed, outputs, self._table, schema_ids)
 
     def _keyed(self, name: str, *, batched: bool) -> Records:
         """Return the decoded records of a side, with their keys."""

@@ -34,6 +34,8 @@ RECORD_TYPE = (
 )
 """A record as the Kafka sink takes it."""
 _PARTITION, _KEY, _HEADERS, _STORED = "__partition", "__key", "__headers", "__stored"
+_OUTPUT, _TRIED = "__output", "__tried"
+"""The place of the output that a record is for, and an attempt at its record."""
 
 
 def changelog_records(
@@ -63,9 +65,9 @@ def changelog_records(
         for field in contract.row.fields
         if field.name in table.columns and not field.has_presence and not field.is_repeated
     ]
-    rows = _counting(
-        rows, _UNCOMPUTABLE, COMPUTED_COLUMN, {name: f"{EXISTS_COLUMN} AND `{name}` IS NULL" for name in zeros}
-    )
+    wanted = [(_UNCOMPUTABLE, f"NOT {COMPUTED_COLUMN}")]
+    wanted += [(_NULL + name, f"{EXISTS_COLUMN} AND `{name}` IS NULL") for name in zeros]
+    rows = rows.observe(_UNCOMPUTABLE, *_counted(wanted))
     rows, record = with_record(
         rows,
         sql.col(f"{_STORED}.value"),
@@ -170,16 +172,39 @@ def check_output(frame: DataFrame, record: str, is_wanted: str, what: str) -> No
         raise JobError(f"{what} does not compute: {first_line(error)}") from None
 
 
-def record_output(keyed: DataFrame, output: RecordOutput, table: Table, schema_ids: Mapping[str, int]) -> DataFrame:
-    """Return a source's records as the Kafka sink takes them; raise `JobError`."""
-    records = well_formed(keyed)
-    if output.each is not None:
-        try:
-            items = records.withColumn("__items", attempt(sql.expr(output.each)))
-            records = items.withColumn(ITEM_COLUMN, sql.explode("__items.value"))
-        except PySparkException as error:
-            raise JobError(f"{_where(output, table)} each= does not compute: {first_line(error)}") from None
-    return _as_records(records, output, table, schema_ids)
+def record_outputs(
+    keyed: DataFrame, outputs: Sequence[RecordOutput], table: Table, schema_ids: Mapping[str, int]
+) -> DataFrame:
+    """Return a source's records as the Kafka sink takes them, for all these outputs; raise `JobError`.
+
+    The source is read and decoded once. Then each record is there once for each output, by its place in `_OUTPUT`.
+    """
+    places = range(len(outputs))
+    frame = well_formed(keyed).withColumn(_OUTPUT, sql.explode(sql.array(*map(sql.lit, places))))
+    for place, output in enumerate(outputs):
+        is_its = f"{_OUTPUT} = {place}"
+        if output.each is not None:
+            frame = _with_items(frame, output, is_its, _where(output, table))
+        tried = _tried_record(frame, output, table, schema_ids, when=is_its)
+        frame = frame.withColumn(f"{_TRIED}{place}", tried)
+        if output.each is not None:
+            frame = frame.drop(ITEM_COLUMN)
+    tried = sql.expr(f"CASE {_OUTPUT} {' '.join(f'WHEN {place} THEN {_TRIED}{place}' for place in places)} END")
+    return _computed(frame.select(_OUTPUT, tried.alias(_TRIED)), [output.topic for output in outputs])
+
+
+def _with_items(frame: DataFrame, output: RecordOutput, is_its: str, where: str) -> DataFrame:
+    """Return the output's records once for each element of `each`, and those of other outputs as they are."""
+    assert output.each is not None
+    try:
+        items = frame.withColumn("__items", attempt(sql.when(sql.expr(is_its), sql.expr(output.each))))
+        # Of other outputs there is nothing in it, so that this is one element, which is null.
+        elements = sql.when(sql.expr(is_its), sql.col("__items.value")).otherwise(
+            sql.array(sql.expr("__items.value[0]"))
+        )
+        return items.withColumn(ITEM_COLUMN, sql.explode(elements)).drop("__items")
+    except PySparkException as error:
+        raise JobError(f"{where} each= does not compute: {first_line(error)}") from None
 
 
 def processor_output(
@@ -193,20 +218,32 @@ def processor_output(
         )
     except PySparkException as error:
         raise JobError(f"{_where(output, table)} by= does not compute: {first_line(error)}") from None
-    return _as_records(emitted, output, table, schema_ids)
+    tried = _tried_record(emitted, output, table, schema_ids, when="true")
+    return _computed(emitted.select(sql.lit(0).alias(_OUTPUT), tried.alias(_TRIED)), [output.topic])
 
 
-def _as_records(
-    frame: DataFrame, output: RecordOutput | ProcessorOutput, table: Table, schema_ids: Mapping[str, int]
-) -> DataFrame:
+def _tried_record(
+    frame: DataFrame, output: RecordOutput | ProcessorOutput, table: Table, schema_ids: Mapping[str, int], *, when: str
+) -> Column:
+    """Return an attempt at the record; null in it where the output does not want it, or `when` is not met."""
     key, value = _encoded(output, schema_ids, _where(output, table))
     record = output_record_sql(output.topic, key=key, value=value)
     is_wanted = f"coalesce({output.where}, false)" if output.where is not None else "true"
     check_output(frame, record, is_wanted, _where(output, table))
-    tried = frame.select(attempt(sql.expr(f"IF({is_wanted}, {record}, NULL)")).alias("tried"))
-    # With the topic: several outputs may be in one query, as in the kit for tests.
-    counted = _counting(tried, f"{_UNCOMPUTABLE}: {output.topic}", "tried IS NOT NULL", {})
-    return counted.where("tried.value IS NOT NULL").select("tried.value.*")
+    return attempt(sql.expr(f"IF({when} AND {is_wanted}, {record}, NULL)"))
+
+
+def _computed(tried: DataFrame, topics: Sequence[str]) -> DataFrame:
+    """Return the records that could be computed, of which a query reports how many could not, by their topics.
+
+    `tried`: `_OUTPUT`, the place in `topics`, and `_TRIED`.
+    """
+    wanted = [
+        (f"{_UNCOMPUTABLE}: {topic}", f"{_OUTPUT} = {place} AND {_TRIED} IS NULL") for place, topic in enumerate(topics)
+    ]
+    # Named by topics: the kit for tests has all outputs in one query.
+    counted = tried.observe(f"{_UNCOMPUTABLE}: {', '.join(topics)}", *_counted(wanted))
+    return counted.where(f"{_TRIED}.value IS NOT NULL").select(f"{_TRIED}.value.*")
 
 
 def _where(output: RecordOutput | ProcessorOutput, table: Table) -> str:
@@ -217,14 +254,10 @@ _UNCOMPUTABLE, _NULL = "uncomputable", "null: "
 """Names under which Spark reports how many rows, or records of an output, could not be computed, or had a null."""
 
 
-def _counting(frame: DataFrame, metrics: str, is_computed: str, nulls: Mapping[str, str]) -> DataFrame:
-    wanted = [(_UNCOMPUTABLE, f"NOT ({is_computed})"), *((_NULL + name, is_null) for name, is_null in nulls.items())]
-    return frame.observe(metrics, *_counted(wanted))
-
-
-def uncomputable(progress: Mapping[str, Any]) -> int:
-    """Return how many rows, or records of an output, a batch could not compute."""
-    return _of_rows(progress).get(_UNCOMPUTABLE, 0)
+def uncomputable(progress: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many records of each output, by its topic, or rows of the table, "", a batch could not compute."""
+    found = _of_rows(progress).items()
+    return {name[len(_UNCOMPUTABLE) + 2 :]: lost for name, lost in found if lost and name.startswith(_UNCOMPUTABLE)}
 
 
 def null_columns(progress: Mapping[str, Any]) -> dict[str, int]:
@@ -234,7 +267,7 @@ def null_columns(progress: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _of_rows(progress: Mapping[str, Any]) -> Mapping[str, int]:
-    """Return what a query reports of its rows: that of a table, or of the one output that it is of."""
+    """Return what a query reports of its rows: that of a table, or of the outputs that it is of."""
     observed: Mapping[str, Mapping[str, int]] = progress.get("observedMetrics", {})
     return next((found for name, found in observed.items() if name.startswith(_UNCOMPUTABLE) and found), {})
 

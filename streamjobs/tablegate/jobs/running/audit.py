@@ -273,7 +273,7 @@ def _await_batch(plan: Plan, checkpoint: Checkpoint, admin: KafkaAdmin) -> tuple
 
 def _state_rows(session: SparkSession, plan: Plan, checkpoint: Checkpoint, batch: int) -> DataFrame:
     """Return the rows as the state of a batch says: `_KEY`, `_VERSION`, `_ROW`, which is null where none exists."""
-    changelog = build(session, plan, row_outputs=False, other_outputs=False).table
+    changelog = build(session, plan, row_outputs=False).table
     state = read_state(session, checkpoint.query_location(TABLE_QUERY), batch)
     records = records_of_state(changelog, state, plan)
     row = from_avro(sql.expr("substring(value, 6)"), json.dumps(plan.value_schema))

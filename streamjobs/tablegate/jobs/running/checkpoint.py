@@ -133,6 +133,19 @@ class Checkpoint:
         except Exception as error:  # noqa: BLE001 - as above
             raise self._unusable(error) from None
 
+    def copy_query(self, query: str, name: str) -> None:
+        """Let a query `name` begin where another one is, in the place of what there is of it; raise `JobError`."""
+        self.discard(name)
+        source, target = self._file(query), self._file(name)
+        try:
+            files = source.getFileSystem(self._conf)
+            file_util = java_class(self._context, "org.apache.hadoop.fs.FileUtil")
+            file_util.copy(files, source, files, target, False, self._conf)
+            # It has the query's own id, and Spark runs no two queries of one.
+            files.delete(self._file(f"{name}/metadata"), False)
+        except Exception as error:  # noqa: BLE001 - as above
+            raise self._unusable(error) from None
+
     def offset_log(self, query: str, batch: int) -> str:
         """Return what Spark's offset log has of a batch; raise `JobError`, also where it has nothing of it any more."""
         try:
@@ -256,7 +269,9 @@ class Checkpoint:
         """Write a file in the place of another, as a whole: a crash leaves the one or the other."""
         managers = scala_object(self._context, _FILE_MANAGERS)
         path = self._file(name)
-        stream = managers.create(path.getParent(), self._conf).createAtomic(path, True)
+        files = managers.create(path.getParent(), self._conf)
+        files.mkdirs(path.getParent())
+        stream = files.createAtomic(path, True)
         try:
             stream.write(text.encode())
         except BaseException:

@@ -23,6 +23,8 @@ from tablegate.jobs.dataflow.sources import HEADERS_SCHEMA
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.frame_table import Declared
 from tablegate.jobs.planning.plan import Plan, plan_without_cluster
+from tablegate.jobs.running.checkpoint import Checkpoint
+from tablegate.jobs.running.outputs import output_queries
 from tablegate.jobs.running.queries import start
 from tablegate.jobs.running.session import MICROBATCH_SLOTS, check_realtime, spark_session, table_session
 from tablegate.jobs.table import Mode
@@ -56,10 +58,12 @@ def check_table(spark: SparkSession, table: Declared) -> None:
         session = table_session(spark, shuffle_partitions=plan.changelog.partition_count)
         before = {query.id for query in session.streams.active}
         try:
-            frames = build(session, plan, row_outputs=True, other_outputs=True, reader=_NoRecords(session))
+            outputs = output_queries(plan, Checkpoint(session, plan.outputs_checkpoint))
+            shared = [query.outputs for query in outputs]
+            frames = build(session, plan, row_outputs=True, other_outputs=shared, reader=_NoRecords(session))
             for side in histories(plan):
                 history_frame(session, plan, side)
-            _await_physical_plan(start(frames, plan).table, plan)
+            _await_physical_plan(start(frames, plan, outputs=outputs).table, plan)
         except (PySparkException, Py4JError) as error:
             raise JobError(f'{table.declared_at}: table "{table.name}": {error_reason(error)}') from None
         finally:

@@ -87,7 +87,7 @@ def read_histories(
     """
     log("reading_history", table=plan.table.name, generation=plan.generation)
     reader = _reader(session, plan, checkpoint, is_stream=True)
-    frames = build(session, plan, row_outputs=row_outputs, other_outputs=False, reader=reader)
+    frames = build(session, plan, row_outputs=row_outputs, reader=reader)
     query = start_history(frames, plan)
     try:
         while not query.awaitTermination(AWAIT_S):

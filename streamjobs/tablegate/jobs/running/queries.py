@@ -1,18 +1,17 @@
 """The running queries of a table: `start` starts a plan's frames, `QueryMonitor` watches them.
 
-What goes to an output topic beside the table's changes, which have a version, goes through `IdempotentSink`, as its
-records must not come twice.
+What goes to an output topic beside the table's changes, which have a version, goes through `IdempotentSink`
+(`outputs.py`), as its records must not come twice.
 
 Decision: docs/decisions/0012-no-record-stops-a-job.md
 Decision: docs/decisions/0079-realtime-mode-starts-with-a-micro-batch.md
 """
 
-import hashlib
 import json
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,8 +19,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as sql
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from tablegate.gateway.contract.kafka_settings import spark_options
@@ -29,27 +27,25 @@ from tablegate.jobs import metrics
 from tablegate.jobs.dataflow import sink_records
 from tablegate.jobs.dataflow.frame_batches import output_mode_hint
 from tablegate.jobs.dataflow.frames import Frames
-from tablegate.jobs.dataflow.java_classes import HADOOP_PATH, IO_UTILS, java_class
 from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
 from tablegate.jobs.dataflow.sink_records import UnseenFields, ignored_kinds_of, null_columns, uncomputable
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.frame_table import FrameTable
 from tablegate.jobs.kafka.markers import Markers, source_offsets
-from tablegate.jobs.kafka.topics import KafkaAdmin, Topic
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.plan import MICROBATCH_TRIGGER_S, Plan
 from tablegate.jobs.running.atomic_sink import AtomicSink
 from tablegate.jobs.running.checkpoint import Checkpoint
 from tablegate.jobs.running.dead_letters import DeadLetters
 from tablegate.jobs.running.frame_sink import FrameSink
+from tablegate.jobs.running.outputs import IdempotentSink, OutputQuery, keep_places
 from tablegate.jobs.running.query_errors import query_error
-from tablegate.jobs.table import Mode, ProcessorOutput, RecordOutput
+from tablegate.jobs.table import Mode, ProcessorOutput
 
 TABLE_QUERY = "table"
 UNSEEN_RECORDS = 1_000  # without a field, before its name is taken for wrong
 LOG_EVERY_S = 5.0
 LOG_IDLE_EVERY_S = 60.0
-_TOPICS_ID_CHARS = 22  # of what names several topics, as many as the id of one has
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +61,28 @@ class RunningQueries:
     is_catching_up: bool = False
 
 
-def start(frames: Frames, plan: Plan, *, catch_up: bool = False, once: bool = False) -> RunningQueries:
+def start(
+    frames: Frames,
+    plan: Plan,
+    *,
+    outputs: Sequence[OutputQuery] = (),
+    catch_up: bool = False,
+    once: bool = False,
+) -> RunningQueries:
     """Start the frames of a plan as streaming queries, the table's first; raise `JobError`.
 
-    `catch_up`: a table in Real-time Mode first gets all records that there are, in one micro-batch. `once`: the queries
-    end when they have worked off what there is. The checkpoints of the table's other outputs outlive generations: what
-    was written is not written again because the table is built anew.
+    `outputs`: the queries of the frames of outputs, in their order. `catch_up`: a table in Real-time Mode first gets
+    all records that there are, in one micro-batch. `once`: the queries end when they have worked off what there is. The
+    checkpoints of the table's other outputs outlive generations: what was written is not written again because the
+    table is built anew.
     """
     # The table's query first: its rows are waited for, and each start takes a second or more.
     starter = _Starter(frames.table.sparkSession, plan, run=frames.run, once=once)
     table = starter.start_table(frames.table, catch_up=catch_up)
-    outputs = [starter.start_output(output, frame) for output, frame in frames.outputs]
-    return RunningQueries(table, (table, *outputs), starter.sink, catch_up)
+    keep_places(outputs, starter.outputs_checkpoint)
+    pairs = zip(outputs, frames.outputs, strict=True)
+    others = [starter.start_outputs(query, frame) for query, (_, frame) in pairs]
+    return RunningQueries(table, (table, *others), starter.sink, catch_up)
 
 
 def start_realtime(frames: Frames, plan: Plan, caught_up: RunningQueries) -> RunningQueries:
@@ -110,7 +116,7 @@ class _Starter:
         self._output_mode = plan.table.output_mode if isinstance(plan.table, FrameTable) else "update"
         self.sink = _sink(plan, run)
         self._checkpoint = Checkpoint(spark, plan.checkpoint)
-        self._outputs_checkpoint = Checkpoint(spark, plan.outputs_checkpoint)
+        self.outputs_checkpoint = Checkpoint(spark, plan.outputs_checkpoint)
 
     def start_table(self, frame: DataFrame, *, catch_up: bool) -> StreamingQuery:
         """Start the query that keeps the table, or the one before it that works off what there is."""
@@ -126,18 +132,15 @@ class _Starter:
             writer = writer.foreachBatch(self.sink.write_batch)
         return self._start(writer, TABLE_QUERY, self._checkpoint, to_kafka=self.sink is None)
 
-    def start_output(self, output: RecordOutput | ProcessorOutput, frame: DataFrame) -> StreamingQuery:
-        """Start the query of an output that is not made from the table's changes."""
+    def start_outputs(self, query: OutputQuery, frame: DataFrame) -> StreamingQuery:
+        """Start the query of outputs that are not made from the table's changes."""
         interval_s = max(self._plan.table.emit_interval_s or 0.0, MICROBATCH_TRIGGER_S)
-        if isinstance(output, ProcessorOutput):
-            interval_s = output.processor.every_s or interval_s
+        first = query.outputs[0]
+        if isinstance(first, ProcessorOutput):
+            interval_s = first.processor.every_s or interval_s
         writer = self._in_batches(frame.writeStream.outputMode("update"), interval_s)
-        # A source that was deleted and made again is read from its start: its offsets are others.
-        ids = [side.topic.topic_id for side in self._plan.topics_of(output.side or "")]
-        of_all = ids[0] if len(ids) == 1 else hashlib.sha256("-".join(ids).encode()).hexdigest()[:_TOPICS_ID_CHARS]
-        name = f"{output.topic}-{of_all}"
-        sink = IdempotentSink(self._plan.bootstrap, output.topic, self._outputs_checkpoint)
-        return self._start(writer.foreachBatch(sink.write_batch), name, self._outputs_checkpoint, to_kafka=False)
+        sink = IdempotentSink(self._plan.bootstrap, {one.topic for one in query.outputs}, self.outputs_checkpoint)
+        return self._start(writer.foreachBatch(sink.write_batch), query.name, self.outputs_checkpoint, to_kafka=False)
 
     def _in_batches(self, writer: DataStreamWriter, every_s: float) -> DataStreamWriter:
         return writer.trigger(availableNow=True) if self._once else writer.trigger(processingTime=_interval(every_s))
@@ -322,9 +325,10 @@ class QueryMonitor:
             log("field_never_seen", table=self._plan.table.name, field=field, records=records)
         self.is_done = self._dead_letters.poll(is_last=has_ended) and has_ended
         for report in (*reports, *(report for output in self._outputs for report in output.unseen())):
-            if lost := uncomputable(report):
+            for topic, lost in uncomputable(report).items():
                 metrics.UNCOMPUTABLE.labels(self._plan.table.name).inc(lost)
-                log("uncomputable", table=self._plan.table.name, query=report["name"], records=lost)
+                output = {"output": topic} if topic else {}
+                log("uncomputable", table=self._plan.table.name, **output, records=lost)
         for query in self._all if self._once else ():
             query.stop_where_worked_off(self._timers_s)
 
@@ -389,144 +393,3 @@ def _timers_s(plan: Plan) -> float:
         return 0.0
     processors = [output.processor for output in plan.table.outputs if isinstance(output, ProcessorOutput)]
     return max((one.every_s or 0.0 for one in (plan.table.processor, *processors) if one is not None), default=0.0)
-
-
-Offsets = dict[int, int]
-"""Next offset by partition."""
-
-_DIRECTORY = "begun-batches"
-_COPY = "__copy"
-_EARLIEST = -2  # as Spark's Kafka source has it
-
-
-class IdempotentSink:
-    """Writes each record of an output topic exactly once, also when a batch runs again.
-
-    Spark repeats a micro-batch that a crash cut off, and its Kafka sink then writes the batch's records a second time.
-    This sink leaves out those that are there already:
-
-    1. Before a batch writes for the first time, the end offsets of the topic are saved in the checkpoint
-       (`BatchStarts`).
-    2. A batch that finds saved end offsets has begun before. Whatever it wrote then lies behind these offsets.
-    3. So the records behind them are read back, and of each key and value as many are left out as were read.
-
-    This is right only where a batch has the same rows each time, which `Processor` asks of its functions, and where no
-    task writes twice within one batch: `spark.task.maxFailures` must be 1. Kafka's transactions would do the same, but
-    Spark's sink has none. A record of another producer with the same key and value would be taken for ours: give the
-    topic one writer. If retention has dropped what the batch wrote, nobody can tell any more, and the job stops.
-
-    One sink is for one query and one topic: `writer.foreachBatch(sink.write_batch)`. Spark calls it in one thread, for
-    one batch after the other. Rows have the columns that the Kafka sink takes.
-    """
-
-    def __init__(self, bootstrap: str, topic: str, checkpoint: Checkpoint) -> None:
-        self._bootstrap = bootstrap
-        self._topic = topic
-        self._directory = checkpoint.query_location(f"{_DIRECTORY}/{topic}")
-        self._admin = KafkaAdmin(bootstrap)
-
-    def write_batch(self, rows: DataFrame, batch_id: int) -> None:
-        """Write a batch without the records that an earlier try of it has written; raise `JobError`."""
-        spark = rows.sparkSession
-        starts = BatchStarts(spark, self._directory)
-        offsets = starts.load(batch_id)
-        if offsets is None:
-            starts.save(batch_id, self._admin.end_offsets(self._topic_now()))
-        else:
-            # The rows may be used in one action only: a second one would compute the state again.
-            written = self._written_since(spark, offsets)
-            rows = _without(rows, written)
-        rows.write.format("kafka").options(**spark_options(self._bootstrap)).option("topic", self._topic).save()
-
-    def _written_since(self, spark: SparkSession, offsets: Offsets) -> DataFrame:
-        topic = self._topic_now()
-        ends = self._admin.end_offsets(topic)
-        for partition, first in self._admin.first_offsets(topic).items():
-            since = offsets.get(partition, first)
-            # An end below what was saved means another topic under the same name; a start above it, that retention has
-            # removed records.
-            if not first <= since <= ends[partition]:
-                raise JobError(
-                    f'output topic "{self._topic}" partition {partition} has offsets {first} to {ends[partition]}, and '
-                    f"a batch that was cut off wrote from {since} on; its records are gone, so nobody can tell which "
-                    "were written: give the output another topic"
-                )
-        starting = {partition: offsets.get(partition, _EARLIEST) for partition in ends}
-        return (
-            spark.read.format("kafka")
-            .options(**spark_options(self._bootstrap))
-            .option("assign", json.dumps({self._topic: list(starting)}))
-            .option("startingOffsets", json.dumps({self._topic: starting}))
-            .option("endingOffsets", json.dumps({self._topic: ends}))
-            .load()
-            .select("key", "value")
-        )
-
-    def _topic_now(self) -> Topic:
-        return self._admin.require(self._topic, "output topic", "start the job again: it creates it")
-
-
-def _without(rows: DataFrame, written: DataFrame) -> DataFrame:
-    """Return the rows that are not written yet. Of equal rows, as many are left out as were written."""
-    ours, theirs = _with_copy(rows), _with_copy(written)
-    # Keys and values may be null, and in SQL null is not equal to null.
-    same = [ours[name].eqNullSafe(theirs[name]) for name in ("key", "value", _COPY)]
-    return ours.join(theirs, same, "left_anti").drop(_COPY)
-
-
-def _with_copy(rows: DataFrame) -> DataFrame:
-    bytes_of = {name: sql.col(name).cast("binary") for name in ("key", "value")}
-    copies = Window.partitionBy("key", "value").orderBy("key")
-    return rows.withColumns(bytes_of).withColumn(_COPY, sql.row_number().over(copies))
-
-
-class BatchStarts:
-    """End offsets of the output topic before a batch wrote: one file, of the newest batch, wherever Spark can write."""
-
-    def __init__(self, spark: SparkSession, directory: str) -> None:
-        self._context = spark.sparkContext
-        self._directory = java_class(self._context, HADOOP_PATH)(directory)
-        self._files = self._directory.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
-
-    def load(self, batch_id: int) -> Offsets | None:
-        """Return the end offsets before a batch began; None where it never has; raise `JobError`."""
-        try:
-            path = self._path(str(batch_id))
-            if not self._files.exists(path):
-                return None
-            stream = self._files.open(path)
-            try:
-                text = str(java_class(self._context, IO_UTILS).toString(stream, "UTF-8"))
-            finally:
-                stream.close()
-        except Exception as error:  # noqa: BLE001 - py4j's errors have no common class of their own
-            raise self._unusable(error) from None
-        return {int(partition): int(offset) for partition, offset in json.loads(text).items()}
-
-    def save(self, batch_id: int, offsets: Offsets) -> None:
-        """Save a batch's end offsets by an atomic rename, and remove those of other batches; raise `JobError`."""
-        try:
-            # Listed first, so that the new file is not among them; deleted last, so that a crash leaves one too many
-            # and never none.
-            old = [status.getPath() for status in self._listed()]
-            partial = self._path(f"_{batch_id}")
-            stream = self._files.create(partial, True)
-            try:
-                stream.write(json.dumps(offsets).encode())
-            finally:
-                stream.close()
-            if not self._files.rename(partial, self._path(str(batch_id))):
-                raise OSError("a file cannot be renamed")
-            for path in old:
-                self._files.delete(path, False)
-        except Exception as error:  # noqa: BLE001 - as above
-            raise self._unusable(error) from None
-
-    def _listed(self) -> list[Any]:
-        return list(self._files.listStatus(self._directory)) if self._files.exists(self._directory) else []
-
-    def _path(self, name: str) -> Any:
-        return java_class(self._context, HADOOP_PATH)(self._directory, name)
-
-    def _unusable(self, error: Exception) -> JobError:
-        return JobError(f'checkpoint "{self._directory.toString()}" cannot be used: {error_reason(error)}')

@@ -51,6 +51,7 @@ from tablegate.jobs.running.handover import (
     source_ends,
 )
 from tablegate.jobs.running.history import is_unread, keep_histories, read_histories
+from tablegate.jobs.running.outputs import output_queries
 from tablegate.jobs.running.queries import TABLE_QUERY, QueryMonitor, RunningQueries, start, start_realtime, with_run
 from tablegate.jobs.running.resuming import (
     as_offsets,
@@ -167,13 +168,15 @@ class RunningTable:
             check_source_tables(plan, owner)
         # Each table has its own number of shuffle partitions, and Spark keeps that setting for a session.
         session = table_session(self._spark, shuffle_partitions=plan.changelog.partition_count)
+        # Their checkpoint is not the generation's. The job that keeps the table writes them.
+        outputs_checkpoint = Checkpoint(self._spark, plan.outputs_checkpoint)
+        outputs = [] if self._is_rebuild else output_queries(plan, outputs_checkpoint)
         frames = build(
             session,
             plan,
             # These topics have had the changes of the old generation: a rebuild would send them all once more.
             row_outputs=phase is not HandoverPhase.BUILDING,
-            # Their checkpoint is not the generation's. The job that keeps the table writes them.
-            other_outputs=not self._is_rebuild,
+            other_outputs=[query.outputs for query in outputs],
         )
         if owner is None and self._options.from_state:
             identity = seed(
@@ -220,7 +223,7 @@ class RunningTable:
             self._finish_sweep(session, checkpoint, phase, is_done=last_sweep.is_done)
             self._expiry = RowExpiry(session, plan, checkpoint, self._markers)
         self._dead_letters = DeadLetters(session, plan, checkpoint, source_admin(plan.bootstrap), committed or {})
-        self._queries = start(self._frames, plan, catch_up=catch_up, once=self._options.once)
+        self._queries = start(self._frames, plan, outputs=outputs, catch_up=catch_up, once=self._options.once)
         self._monitor = QueryMonitor(plan, self._queries, self._markers, self._dead_letters, once=self._options.once)
         self._sources = TopicWatch(source_admin(plan.bootstrap), [side.topic for side in plan.streamed.values()])
         if not catch_up:

@@ -34,7 +34,7 @@ from tablegate.jobs.running.checkpoint import Checkpoint
 from tablegate.jobs.running.expiry import adopt_sweep, end_sweep, have_expired, sweep, tombstones
 from tablegate.jobs.running.queries import TABLE_QUERY
 from tablegate.jobs.running.session import table_session
-from tablegate.jobs.table import Mode, RecordOutput, Table
+from tablegate.jobs.table import Mode, RecordOutput, Table, shared_outputs
 from tablegate.jobs.testing.events import START_TIME, Event, Record, UnfitEvent, encode_events
 from tablegate.jobs.testing.results import Batch, Result, Written, make_result
 from tablegate.jobs.testing.session import process_session, with_settings
@@ -120,7 +120,7 @@ def _run(
     clock = Clock(session, times_ms[0])
     checkpoint = Checkpoint(session, plan.checkpoint)
     frames = _queries_of(
-        build(session, plan, row_outputs=True, other_outputs=True, reader=topics),
+        build(session, plan, row_outputs=True, other_outputs=shared_outputs(plan.table.outputs), reader=topics),
         malformed_records(plan, topics).drop(KIND_COLUMN),
     )
     queries: list[SteppedQuery] = []
@@ -184,15 +184,15 @@ def _sweep(
     frame = expired_records(session, plan, row_outputs=True, reader=topics.again())
     found = tombstones(frame, plan, checkpoint).select(sql.expr(_WRITTEN)).collect()
     end_sweep(checkpoint)
-    frames = build(session, plan, row_outputs=True, other_outputs=False, reader=topics.again())
+    frames = build(session, plan, row_outputs=True, reader=topics.again())
     return _Swept([_written(json.loads(row[0])) for row in found], frames.table)
 
 
 def _queries_of(frames: Frames, malformed: DataFrame) -> list[DataFrame]:
     """Return what is to be run: the table, what has no state, and processors, each a query of its own in Spark."""
     stateless, processors = [malformed], list[DataFrame]()
-    for output, frame in frames.outputs:
-        (stateless if isinstance(output, RecordOutput) else processors).append(frame)
+    for outputs, frame in frames.outputs:
+        (stateless if isinstance(outputs[0], RecordOutput) else processors).append(frame)
     return [frames.table, functools.reduce(DataFrame.unionByName, stateless), *processors]
 
 

@@ -1,0 +1,169 @@
+"""Outputs that get records of a source: what shares a query, where each goes on, and what goes to which topic."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.planning.plan import Plan, plan_without_cluster
+from tablegate.jobs.running.checkpoint import OFFSETS, Checkpoint
+from tablegate.jobs.running.outputs import PLACES_FILE, OutputQuery, keep_places, output_queries
+from tablegate.jobs.table import Json, Long, Mode, Output, RecordOutput, Source, Table, Text
+from tablegate.jobs.testing import Event, run_table
+from tests.kit.job.counting_job import CONTRACT
+
+pytestmark = [pytest.mark.jvm, pytest.mark.usefixtures("spark")]  # the kit takes the session that is there
+
+FIELDS = "customer STRING, amount STRING, lines ARRAY<STRUCT<item: STRING>>, tags ARRAY<BIGINT>"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    (tmp_path / "orders.proto").write_text(CONTRACT.read_text())
+    return Table(
+        name="order_totals",
+        contract=str(tmp_path / "orders.proto"),
+        source=Source("orders", Json(FIELDS)),
+        key={"customer": "customer"},
+        columns={"order_count": "count(*)", "amount": "sum(try_cast(amount AS DOUBLE))"},
+        mode=Mode.MICROBATCH,
+    )
+
+
+def order(customer: str, amount: str, *, lines: list[str] | None = None, tags: list[int] | None = None) -> Event:
+    items = None if lines is None else [{"item": line} for line in lines]
+    return Event("orders", value={"customer": customer, "amount": amount, "lines": items, "tags": tags})
+
+
+def copied(topic: str) -> RecordOutput:
+    return RecordOutput(topic, key=Text("customer"), value=Text("amount"))
+
+
+def test_each_output_gets_its_records_in_order(table: Table) -> None:
+    outputs: tuple[Output, ...] = (
+        RecordOutput("lines", each="lines", key=Text("customer"), value=Text("item.item")),
+        RecordOutput("numbers", key=Text("customer"), value=Long("CAST(amount AS BIGINT)"), where="amount <> '9'"),
+        copied("copies"),
+        RecordOutput("tags", each="tags", key=Text("customer"), value=Long("10 DIV item")),
+        RecordOutput("copies", key=Text("customer"), value=Text("concat(amount, '!')")),
+    )
+    events = [
+        order("ann", "1", lines=["a", "b"], tags=[5, 0, 2]),
+        order("bob", "many", lines=[]),
+        order("ann", "9", lines=["c"], tags=[1]),
+    ]
+    result = run_table(replace(table, outputs=outputs), events)
+    assert result.outputs == {
+        "lines": (("ann", "a"), ("ann", "b"), ("ann", "c")),
+        "numbers": (("ann", 1),),
+        "copies": (("ann", "1"), ("ann", "1!"), ("bob", "many"), ("bob", "many!"), ("ann", "9"), ("ann", "9!")),
+        "tags": (("ann", 2), ("ann", 5), ("ann", 10)),
+    }
+
+
+def test_the_output_that_does_not_compute_is_named(table: Table) -> None:
+    outputs = (copied("copies"), RecordOutput("wrong", each="line", key=Text("customer"), value=Text("item")))
+    with pytest.raises(JobError, match='output "wrong" each= does not compute'):
+        run_table(replace(table, outputs=outputs))
+    with pytest.raises(JobError, match='output "after" does not compute'):  # `item` is of the other one alone
+        run_table(
+            replace(
+                table,
+                outputs=(
+                    RecordOutput("lines", each="lines", key=Text("customer"), value=Text("item.item")),
+                    RecordOutput("after", key=Text("customer"), value=Text("item.item")),
+                ),
+            )
+        )
+
+
+class Places:
+    """The queries of a table's outputs, as one start of its job after the other has them."""
+
+    def __init__(self, spark: SparkSession, table: Table, directory: Path) -> None:
+        self._table = table
+        self._directory = directory
+        self.checkpoint = Checkpoint(spark, self.plan(()).outputs_checkpoint)
+        self._next_batch = 0
+
+    def plan(self, outputs: tuple[Output, ...]) -> Plan:
+        return plan_without_cluster(replace(self._table, outputs=outputs), str(self._directory))
+
+    def queries(self, *topics: str) -> list[OutputQuery]:
+        return output_queries(self.plan(tuple(map(copied, topics))), self.checkpoint)
+
+    def start(self, *topics: str) -> dict[tuple[str, ...], list[str]]:
+        """Start with outputs to these topics and run a batch; return the batches of each query, by its topics."""
+        queries = self.queries(*topics)
+        keep_places(queries, self.checkpoint)
+        found = {}
+        for query in queries:
+            offsets = Path(self.checkpoint.query_location(query.name)) / "offsets"
+            offsets.mkdir(parents=True, exist_ok=True)
+            (offsets.parent / "metadata").touch()  # Spark writes one, with an id, where it finds none
+            newest = self.checkpoint.newest_batch(query.name, OFFSETS)
+            batches = range(0 if newest is None else newest + 1)
+            texts = [*((offsets / str(batch)).read_text() for batch in batches), f"batch {self._next_batch}"]
+            (offsets / str(len(batches))).write_text(texts[-1])
+            found[tuple(output.topic for output in query.outputs)] = texts
+        self._next_batch += 1
+        return found
+
+
+@pytest.fixture
+def places(spark: SparkSession, table: Table, tmp_path: Path) -> Places:
+    return Places(spark, table, tmp_path / "scratch")
+
+
+def test_outputs_that_begin_together_stay_together(places: Places) -> None:
+    assert places.start("a", "b") == {("a", "b"): ["batch 0"]}
+    assert places.start("b", "a") == {("b", "a"): ["batch 0", "batch 1"]}
+
+
+def test_an_output_that_is_added_begins_at_the_start(places: Places) -> None:
+    places.start("a")
+    assert places.start("a", "b", "c") == {("a",): ["batch 0", "batch 1"], ("b", "c"): ["batch 1"]}
+    assert places.start("a", "b", "c") == {
+        ("a",): ["batch 0", "batch 1", "batch 2"],
+        ("b", "c"): ["batch 1", "batch 2"],
+    }
+
+
+def test_an_output_that_comes_back_goes_on_where_it_was(places: Places) -> None:
+    places.start("a", "b", "c")
+    assert places.start("a", "c") == {("a", "c"): ["batch 0", "batch 1"]}
+    assert places.start("c") == {("c",): ["batch 0", "batch 1", "batch 2"]}
+    assert places.start("a", "b", "c") == {
+        ("a",): ["batch 0", "batch 1", "batch 3"],
+        ("b",): ["batch 0", "batch 3"],
+        ("c",): ["batch 0", "batch 1", "batch 2", "batch 3"],
+    }
+
+
+def test_a_copy_has_no_id_of_another_query(places: Places) -> None:
+    places.start("a", "b")
+    (alone,) = places.queries("a")
+    keep_places([alone], places.checkpoint)
+    directory = Path(places.checkpoint.query_location(alone.name))
+    assert (directory / "offsets" / "0").exists()
+    assert not (directory / "metadata").exists()
+
+
+def test_a_copy_that_a_crash_cut_off_is_made_again(places: Places) -> None:
+    places.start("a", "b")
+    (alone,) = places.queries("a")
+    half = Path(places.checkpoint.query_location(alone.name)) / "offsets"
+    half.mkdir(parents=True)
+    (half / "7").write_text("half")
+    assert places.start("a") == {("a",): ["batch 0", "batch 1"]}
+
+
+def test_places_that_cannot_be_read_are_no_new_start(places: Places) -> None:
+    places.start("a", "b")
+    file = Path(places.checkpoint.query_location(PLACES_FILE))
+    file.write_text("{")
+    file.with_name(f".{PLACES_FILE}.crc").unlink()  # with it, Spark's file system refuses the file before it is read
+    with pytest.raises(JobError, match=r"damaged outputs\.json"):
+        places.queries("a", "b")
