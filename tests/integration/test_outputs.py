@@ -142,6 +142,19 @@ def test_an_output_that_comes_back_goes_on_where_it_was(places: Places) -> None:
     }
 
 
+def test_a_new_start_knows_nothing_of_batches_before(places: Places) -> None:
+    begun = {topic: Path(places.checkpoint.query_location(f"begun-batches/{topic}/0")) for topic in ("a", "b", "c")}
+    for file in begun.values():
+        file.parent.mkdir(parents=True)
+        file.write_text("{}")  # of a source topic that was deleted
+    places.start("a", "b")
+    assert [topic for topic, file in begun.items() if file.exists()] == ["c"]
+    begun["a"].parent.mkdir(parents=True)
+    begun["a"].write_text("{}")  # of the batch that it runs now
+    places.start("a", "b", "c")
+    assert [topic for topic, file in begun.items() if file.exists()] == ["a"]
+
+
 def test_a_copy_has_no_id_of_another_query(places: Places) -> None:
     places.start("a", "b")
     (alone,) = places.queries("a")

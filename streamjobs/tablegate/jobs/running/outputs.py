@@ -32,14 +32,15 @@ from tablegate.jobs.running.checkpoint import OFFSETS, Checkpoint
 from tablegate.jobs.table import ProcessorOutput, RecordOutput, SharedOutputs, shared_outputs
 
 PLACES_FILE = "outputs.json"
+_DIRECTORY = "begun-batches"
 _HASH_CHARS = 22  # of what names several topics, as many as the id of one has
 
 
 @dataclass(frozen=True, slots=True)
 class OutputQuery:
-    """A query that feeds outputs. `name`: of its checkpoint. `before`: of the one that has their place until now.
+    """A query that feeds outputs. `name`: of its checkpoint. `places`: the names under which outputs have their place.
 
-    `places`: the names of the outputs, under which their place is noted.
+    `before`: the name of the checkpoint that has that place until now; None where they begin at the start.
     """
 
     name: str
@@ -55,14 +56,12 @@ def output_queries(plan: Plan, checkpoint: Checkpoint) -> list[OutputQuery]:
     for outputs in shared_outputs(plan.table.outputs):
         if isinstance(outputs[0], ProcessorOutput):
             name = _place_name(outputs[0], plan)
-            found.append(OutputQuery(name, outputs, (name,), name))
+            found.append(OutputQuery(name, outputs, (name,), _begun(name, checkpoint)))
             continue
         at: dict[str | None, list[RecordOutput]] = {}
         for output in outputs:
             name = _place_name(output, plan)
-            before = noted.get(name, name)
-            has_begun = checkpoint.newest_batch(before, OFFSETS) is not None
-            at.setdefault(before if has_begun else None, []).append(output)
+            at.setdefault(_begun(noted.get(name, name), checkpoint), []).append(output)
         found += [_query_of_records(sharing, plan, before) for before, sharing in at.items()]
     return found
 
@@ -71,6 +70,11 @@ def _query_of_records(outputs: Sequence[RecordOutput], plan: Plan, before: str |
     places = tuple(sorted({_place_name(output, plan) for output in outputs}))
     name = places[0] if len(places) == 1 else f"records-{_hash(places)}"
     return OutputQuery(name, tuple(outputs), places, before)
+
+
+def _begun(name: str, checkpoint: Checkpoint) -> str | None:
+    """Return the name of a checkpoint that has planned a batch; None where it has none."""
+    return name if checkpoint.newest_batch(name, OFFSETS) is not None else None
 
 
 def _place_name(output: RecordOutput | ProcessorOutput, plan: Plan) -> str:
@@ -88,7 +92,11 @@ def keep_places(queries: Sequence[OutputQuery], checkpoint: Checkpoint) -> None:
     noted = _noted(checkpoint)
     found = dict(noted)
     for query in queries:
-        if query.before is not None and query.before != query.name:
+        if query.before is None:
+            # Of a source that was deleted and made again, whose batches had the same numbers.
+            for output in query.outputs:
+                checkpoint.discard(f"{_DIRECTORY}/{output.topic}")
+        elif query.before != query.name:
             # Whatever is there is a copy that a crash has cut off: nobody notes it.
             checkpoint.copy_query(query.before, query.name)
         if len(query.places) > 1 or any(place in noted for place in query.places):
@@ -111,7 +119,6 @@ def _noted(checkpoint: Checkpoint) -> Mapping[str, str]:
 Offsets = dict[int, int]
 """Next offset by partition."""
 
-_DIRECTORY = "begun-batches"
 _COPY = "__copy"
 _EARLIEST = -2  # as Spark's Kafka source has it
 
