@@ -8,7 +8,7 @@ from redis.crc import key_slot
 
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.stores.base import StoreUnavailable, StoreWentBack
-from tablegate.gateway.stores.redis.connection import parse_address
+from tablegate.gateway.stores.redis.connection import BadRedisUrl, parse_address
 from tablegate.gateway.stores.redis.layout import Keys, StoredPartition
 from tablegate.gateway.stores.redis.nodes import RedisNodes, connect
 from tablegate.gateway.stores.redis.store import STATUSES_PER_POLICY_CHECK, RedisReader, RedisStore, wipe
@@ -151,6 +151,16 @@ def test_writes_that_a_failover_lost_are_noticed(own_redis_nodes: RedisNodeServe
     assert rows_of(store) == expected_rows(3)
     apply_batches(store, 3, 5)
     assert rows_of(store) == expected_rows(5)
+
+
+def test_several_hosts_of_one_redis_are_refused() -> None:
+    with (
+        RedisServer(port=True) as alone,
+        pytest.raises(StoreUnavailable, match="is not one of several nodes: name one"),
+    ):
+        RedisStore(f"redis://127.0.0.1:{alone.port},127.0.0.1:1/0?prefix=x")
+    with pytest.raises(BadRedisUrl):
+        parse_address("redis://127.0.0.1:1,/0")
 
 
 def test_a_node_that_begins_to_evict_is_noticed(redis_nodes: RedisNodeServers) -> None:

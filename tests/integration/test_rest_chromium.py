@@ -42,7 +42,7 @@ def try_out(browser: Chromium, path: str) -> tuple[str, str]:
 
 def test_the_page_names_the_table_and_its_queries(browser):
     assert browser.run("document.querySelector('.info .title').innerText").startswith("Tablegate: ratings")
-    assert browser.run("document.querySelectorAll('.opblock').length") == 5
+    assert browser.run("document.querySelectorAll('.opblock').length") == 6
 
 
 def test_a_get(browser):

@@ -147,7 +147,7 @@ def own_redis_server() -> Iterator[RedisServer]:
 class RedisNodeServers:
     """A Redis of several nodes: three with a third of the slots each, and with `copies` a copy of each of them.
 
-    They run while the block does. `url` names the first.
+    They run while the block does. `url` names the three.
     """
 
     def __init__(self, *, copies: bool = False) -> None:
@@ -156,6 +156,7 @@ class RedisNodeServers:
             RedisServer("--cluster-enabled", "yes", "--cluster-port", str(port), *_QUICK, port=True)
             for port in self._bus_ports
         ]
+        self._prefixes = count(1)
         self._running = ExitStack()
 
     def __enter__(self) -> "RedisNodeServers":
@@ -199,11 +200,12 @@ class RedisNodeServers:
         raise AssertionError(f"nobody has slot {slot}")
 
     def url(self, *, prefix: str = "tablegate") -> str:
-        return self.servers[0].url(prefix=prefix)
+        hosts = ",".join(f"127.0.0.1:{server.port}" for server in self.servers[:3])
+        return f"redis://{hosts}/0?prefix={prefix}"
 
     def new_url(self) -> str:
         """Return the URL of a store that nobody has used."""
-        return self.servers[0].new_url()
+        return self.url(prefix=f"store-{next(self._prefixes)}")
 
     def run(self, *command: Any) -> list[Any]:
         """Run a command on each node."""

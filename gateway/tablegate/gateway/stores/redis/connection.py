@@ -40,6 +40,7 @@ CONNECT_TIMEOUT_S = 1.0
 REST_S = 0.2  # after a failure nobody waits again for so long: a worker has other things to do
 READ_BYTES = 256 * 1024  # taken from the socket at once
 POLICY = "noeviction"
+DEFAULT_PORT = 6379
 NO_SCRIPT = "0" * 40  # the digest of none
 
 Command = tuple[Any, ...]
@@ -51,20 +52,26 @@ class BadRedisUrl(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """A Redis, and the prefix of the keys in it. `text` is for messages: it has no user and no password."""
+    """A Redis, and the prefix of the keys in it. `text` is for messages: it has no user and no password.
+
+    `others`: hosts and ports of more of its nodes, which are asked while the first is away.
+    """
 
     text: str
     prefix: str
     kind: Callable[..., Any] = field(repr=False)
     options: Mapping[str, Any] = field(repr=False)
+    others: tuple[tuple[str, int], ...] = ()
 
 
 def parse_address(url: str) -> RedisAddress:
     """Return the address of `redis://`, `rediss://` or `unix://`; raise `BadRedisUrl`.
 
-    User, password and database are in the URL as usual, and the prefix in its query: `?prefix=gateway-1`.
+    User, password and database are in the URL as usual, and the prefix in its query: `?prefix=gateway-1`. Of a Redis
+    with several nodes the URL may name some: `redis://host-1:6379,host-2:6379`.
     """
     try:
+        url, others = _split_hosts(url)
         parts = urlsplit(url)
         options = dict(parse_url(url))  # type: ignore[no-untyped-call]
     except ValueError:
@@ -86,7 +93,7 @@ def parse_address(url: str) -> RedisAddress:
         if database and not database.isdecimal():  # the client's own parser would take 0
             raise BadRedisUrl("the database in the URL of the store is no number: Redis has 0, 1 and so on")
         text = f"Redis at {options.get('host', 'localhost')}:{options.get('port', 6379)}"
-    address = RedisAddress(text, prefix, kind, options)
+    address = RedisAddress(text, prefix, kind, options, others)
     try:
         kind(**options)
     except TypeError:
@@ -97,6 +104,18 @@ def parse_address(url: str) -> RedisAddress:
     except (ValueError, RedisError):
         raise BadRedisUrl(_BAD_URL) from None
     return address
+
+
+def _split_hosts(url: str) -> tuple[str, tuple[tuple[str, int], ...]]:
+    """Return the URL with the first of its hosts, and the others with their ports; raise `ValueError`."""
+    parts = urlsplit(url)
+    user, at, hosts = parts.netloc.rpartition("@")
+    first, *others = hosts.split(",")
+    named = [urlsplit(f"//{other}") for other in others]
+    if not all(other.hostname for other in named):
+        raise ValueError("a host is empty")
+    found = tuple((str(other.hostname), other.port or DEFAULT_PORT) for other in named)
+    return parts._replace(netloc=f"{user}{at}{first}").geturl() if others else url, found
 
 
 class _TlsConnection(SSLConnection):

@@ -52,8 +52,8 @@ class RedisNodes:
     serves one at a time. `first` is one of the nodes.
     """
 
-    def __init__(self, first: RedisConnection, *, timeout_s: float) -> None:
-        self.address = first.address
+    def __init__(self, address: RedisAddress, first: RedisConnection, *, timeout_s: float) -> None:
+        self.address = address
         self._first = first
         self._timeout_s = timeout_s
         self._nodes: dict[Node, RedisConnection] = {}
@@ -177,14 +177,21 @@ Redis = RedisConnection | RedisNodes
 
 def connect(address: RedisAddress, *, timeout_s: float) -> Redis:
     """Return the Redis at an address, with all of its nodes where it is one of several; raise `StoreUnavailable`."""
-    found = RedisConnection(address, timeout_s=timeout_s)
-    try:
-        [answer] = found.run(("INFO", "cluster"))
-    except StoreUnavailable:
-        if address.text not in _known:
-            raise
-        return RedisNodes(found, timeout_s=timeout_s)
-    return RedisNodes(found, timeout_s=timeout_s) if b"cluster_enabled:1" in answer else found
+    failure: StoreUnavailable | None = None
+    for each in (address, *(_at(address, node) for node in (*address.others, *_known.get(address.text, ())))):
+        found = RedisConnection(each, timeout_s=timeout_s)
+        try:
+            [answer] = found.run(("INFO", "cluster"))
+        except StoreUnavailable as error:
+            failure = failure or error
+            continue
+        if b"cluster_enabled:1" in answer:
+            return RedisNodes(address, found, timeout_s=timeout_s)
+        if address.others:
+            raise StoreUnavailable(f"{each.text} is not one of several nodes: name one Redis in the store's URL")
+        return found
+    assert failure is not None, "one was tried"
+    raise failure
 
 
 def _blocks(commands: Sequence[Command]) -> Iterator[_Block]:
