@@ -35,7 +35,10 @@ TABLE = Table(
 
 def write_job(directory: Path, name: str, topic: str, generation: int = 1) -> str:
     """Declare the ratings table under another name: each test has topics of its own on one broker."""
-    (directory / "contract.proto").write_text(CONTRACT.read_text().replace('name: "ratings"', f'name: "{name}"'))
+    contract = CONTRACT.read_text()
+    for named in ("name", "table"):
+        contract = contract.replace(f'{named}: "ratings"', f'{named}: "{name}"')
+    (directory / "contract.proto").write_text(contract)
     path = directory / "job.py"
     path.write_text(JOB.format(name=name, topic=topic, generation=generation))
     return str(path)
