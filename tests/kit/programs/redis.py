@@ -7,17 +7,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import redis
 
 from tablegate.examples.demo.kafka import free_port
 from tablegate.gateway.stores.base import StoreUnavailable
+
+Running = TypeVar("Running")
 
 PATIENCE_S = 30.0
 _QUICK = ("--cluster-node-timeout", "1000", "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0")
@@ -127,21 +129,22 @@ class RedisServer:
             self.client.connection_pool.release(connection)
 
 
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator[RedisServer]:
+def _running(make: Callable[[], AbstractContextManager[Running]]) -> Iterator[Running]:
     if shutil.which("redis-server") is None:
         pytest.skip(NOT_INSTALLED)
-    with RedisServer() as server:
-        yield server
+    with make() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    yield from _running(RedisServer)
 
 
 @pytest.fixture
 def own_redis_server() -> Iterator[RedisServer]:
     """A Redis that a test may kill, flush or set up."""
-    if shutil.which("redis-server") is None:
-        pytest.skip(NOT_INSTALLED)
-    with RedisServer() as server:
-        yield server
+    yield from _running(RedisServer)
 
 
 class RedisNodeServers:
@@ -215,15 +218,9 @@ class RedisNodeServers:
 @pytest.fixture
 def own_redis_nodes() -> Iterator[RedisNodeServers]:
     """Nodes with copies that a test may kill."""
-    if shutil.which("redis-server") is None:
-        pytest.skip(NOT_INSTALLED)
-    with RedisNodeServers(copies=True) as nodes:
-        yield nodes
+    yield from _running(lambda: RedisNodeServers(copies=True))
 
 
 @pytest.fixture(scope="session")
 def redis_nodes() -> Iterator[RedisNodeServers]:
-    if shutil.which("redis-server") is None:
-        pytest.skip(NOT_INSTALLED)
-    with RedisNodeServers() as nodes:
-        yield nodes
+    yield from _running(RedisNodeServers)

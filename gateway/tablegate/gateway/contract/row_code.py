@@ -17,6 +17,8 @@ from functools import lru_cache
 from textwrap import indent
 from typing import Any, NamedTuple
 
+from tablegate.gateway.contract import wire
+
 
 class UndecodableRecord(ValueError):
     """A changelog value that is no row of the table; the message is the reason, without data."""
@@ -70,16 +72,7 @@ _HIGH_MAX = 4_096  # of 4.5 hours each
 _INLINE_DEPTH_MAX = 8  # messages in one another in one function: Python takes 100 levels of indentation
 
 
-def _small_varint(number: int) -> bytes:
-    parts = bytearray()
-    while number > 127:
-        parts.append(number & 127 | 128)
-        number >>= 7
-    parts.append(number)
-    return bytes(parts)
-
-
-VARINTS = [_small_varint(number) for number in range(2**14)]
+VARINTS = [wire.varint(number) for number in range(2**14)]
 _VARINTS_GOING_ON = [bytes((number & 127 | 128, number >> 7 | 128)) for number in range(2**14)]
 
 

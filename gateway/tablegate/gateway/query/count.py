@@ -38,7 +38,7 @@ from tablegate.gateway.query.errors import (
     status_of,
 )
 from tablegate.gateway.query.forwarding import RETRY_S, TIME_PART
-from tablegate.gateway.query.range import Page, order_of, partitions_of, shower
+from tablegate.gateway.query.range import Page, Show, order_of, partitions_of, shower
 from tablegate.gateway.query.requests import filters_reader, parse
 from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, error_for_store, several_trailer
@@ -208,7 +208,8 @@ class CountRead:
         """Count partitions of this gateway's store, once it is fresh enough; raise why it cannot."""
         access, requirement, plan = self._access, self._requirement, self._plan
         store = access.store.frozen() if isinstance(access.store, UnexpiredReader) else access.store
-        counts = [PartitionCount(plan, self._page, partition, requirement) for partition in partitions]
+        show = shower(access, self._page.tests)
+        counts = [PartitionCount(plan, self._page, partition, requirement, show) for partition in partitions]
 
         def attempt() -> bool:
             return count_slice(store, access, served, counts)
@@ -233,13 +234,18 @@ class PartitionCount:
     """
 
     def __init__(
-        self, plan: CountPlan, page: Page, partition: Partition, requirement: ConsistencyRequirement | None
+        self,
+        plan: CountPlan,
+        page: Page,
+        partition: Partition,
+        requirement: ConsistencyRequirement | None,
+        show: Show | None,
     ) -> None:
         self.partition = partition
         self._access = plan.access
         self._order = plan.order
         self._page = page
-        self._show = shower(plan.access, page.tests)
+        self._show = show
         self._requirement = requirement
         self._begin()
 

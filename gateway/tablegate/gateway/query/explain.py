@@ -34,7 +34,7 @@ from tablegate.gateway.query.errors import (
 )
 from tablegate.gateway.query.index_reads import IndexReader, index_key_reader, index_keys_reader, keys_by_partition
 from tablegate.gateway.query.masks import mask_reader
-from tablegate.gateway.query.range import RangePlan, partitions_of
+from tablegate.gateway.query.range import Page, RangePlan, partitions_of
 from tablegate.gateway.query.requests import key_reader, keys_reader, parse, seconds_of
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.store_scan import ScanPlan
@@ -419,9 +419,7 @@ def _range_reader(query: RangeQuery, access: TableAccess) -> Read:
 
         def reads(served: ServedGeneration) -> Reads:
             plan.remaining(page, served)
-            is_one = page.partition_prefix is not None and not served.is_anywhere
-            found = _all_or_one(partitions_of(page, access, served), access, is_one=is_one)
-            return found if query.index is None else found._replace(why=f'{found.why}; by index "{query.index.name}"')
+            return _reads_of_run(query, page, access, served)
 
         return reads
 
@@ -433,15 +431,15 @@ def _count_reader(query: CountQuery, access: TableAccess) -> Read:
 
     def read(request: Message) -> Asked:
         page = plan.asked(request)
-
-        def reads(served: ServedGeneration) -> Reads:
-            is_one = page.partition_prefix is not None and not served.is_anywhere
-            found = _all_or_one(partitions_of(page, access, served), access, is_one=is_one)
-            return found if query.index is None else found._replace(why=f'{found.why}; by index "{query.index.name}"')
-
-        return reads
+        return lambda served: _reads_of_run(query, page, access, served)
 
     return read
+
+
+def _reads_of_run(query: RangeQuery | CountQuery, page: Page, access: TableAccess, served: ServedGeneration) -> Reads:
+    is_one = page.partition_prefix is not None and not served.is_anywhere
+    found = _all_or_one(partitions_of(page, access, served), access, is_one=is_one)
+    return found if query.index is None else found._replace(why=f'{found.why}; by index "{query.index.name}"')
 
 
 def _scan_reader(query: ScanQuery, access: TableAccess) -> Read:

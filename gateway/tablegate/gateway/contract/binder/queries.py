@@ -60,6 +60,16 @@ class _Common(TypedDict):
     read_info: FieldDescriptor | None
 
 
+class _Run(TypedDict):
+    """What a Range and a Count have of the rows that they read."""
+
+    prefix: tuple[Param, ...]
+    bounds: tuple[Param, ...]
+    filters: tuple[Param, ...]
+    scatter: bool
+    index: Index | None
+
+
 def _common(method: Method, timeouts: Timeouts, request: Fields, response: Fields) -> _Common:
     descriptor = method.descriptor
     return _Common(
@@ -225,19 +235,12 @@ def bind_range(method: Method, options: options_pb2.RangeQuery, timeouts: Timeou
         (response, (Part.NEXT_PAGE_TOKEN,), method.descriptor.output_type),
     ):
         _check_has(method, fields, parts, message=message)
-    index, run = _range_run(method, request.params)
-    if len(method.problems.found) == before and index is None:
-        _check_run_of_keys(method, run)
-    if len(method.problems.found) == before:
-        _check_scatter(method, request.params, options.scatter)
-    if rows is None or len(method.problems.found) > before:
+    run = _bind_run(method, request.params, scatter=options.scatter, before=before)
+    if rows is None or run is None:
         return None
-    place = _place_in_key if index is None else _place_in(index)
     return RangeQuery(
         **_common(method, timeouts, request, response),
-        prefix=tuple(sorted((param for param in run if param.required), key=place)),
-        bounds=tuple(param for param in run if not param.required),
-        filters=tuple(param for param in request.params if param not in run),
+        **run,
         rows=rows,
         order=request.parts.get(Part.ORDER),
         page_size=request.parts[Part.PAGE_SIZE],
@@ -245,7 +248,24 @@ def bind_range(method: Method, options: options_pb2.RangeQuery, timeouts: Timeou
         next_page_token=response.parts[Part.NEXT_PAGE_TOKEN],
         default_page_size=sizes[0],
         max_page_size=sizes[1],
-        scatter=options.scatter,
+    )
+
+
+def _bind_run(method: Method, params: Sequence[Param], *, scatter: bool, before: int) -> _Run | None:
+    """Return the run of a Range or a Count; None where there was a problem, of it or since there were `before`."""
+    index, run = _range_run(method, params)
+    if len(method.problems.found) == before and index is None:
+        _check_run_of_keys(method, run)
+    if len(method.problems.found) == before:
+        _check_scatter(method, params, scatter)
+    if len(method.problems.found) > before:
+        return None
+    place = _place_in_key if index is None else _place_in(index)
+    return _Run(
+        prefix=tuple(sorted((param for param in run if param.required), key=place)),
+        bounds=tuple(param for param in run if not param.required),
+        filters=tuple(param for param in params if param not in run),
+        scatter=scatter,
         index=index,
     )
 
@@ -341,23 +361,10 @@ def bind_count(method: Method, options: options_pb2.CountQuery, timeouts: Timeou
     request = bind_request(method, {Part.READ_OPTIONS})
     response = bind_parts(method, method.descriptor.output_type, {Part.READ_INFO})
     count = number_field(method, response)
-    index, run = _range_run(method, request.params)
-    if len(method.problems.found) == before and index is None:
-        _check_run_of_keys(method, run)
-    if len(method.problems.found) == before:
-        _check_scatter(method, request.params, options.scatter)
-    if count is None or len(method.problems.found) > before:
+    run = _bind_run(method, request.params, scatter=options.scatter, before=before)
+    if count is None or run is None:
         return None
-    place = _place_in_key if index is None else _place_in(index)
-    return CountQuery(
-        **_common(method, timeouts, request, response),
-        prefix=tuple(sorted((param for param in run if param.required), key=place)),
-        bounds=tuple(param for param in run if not param.required),
-        filters=tuple(param for param in request.params if param not in run),
-        count=count,
-        scatter=options.scatter,
-        index=index,
-    )
+    return CountQuery(**_common(method, timeouts, request, response), **run, count=count)
 
 
 def bind_scan(method: Method, options: options_pb2.ScanQuery, timeouts: Timeouts) -> ScanQuery | None:

@@ -41,6 +41,11 @@ def accepts_gzip(header: bytes | None) -> bool:
     return found
 
 
+def wants_zipped(exchange: Exchange, body: bytes) -> bool:
+    """Return whether a body of HTTP is to be compressed: it is not short, and the client accepts it."""
+    return len(body) >= SMALL_BYTES and accepts_gzip(exchange.headers.get(b"accept-encoding"))
+
+
 def zipped(data: bytes) -> bytes:
     """Return data as gzip has it."""
     compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY_LEVEL)

@@ -27,7 +27,7 @@ from tablegate.gateway.http.rpc.calls import (
     retry_after,
     unzipped,
 )
-from tablegate.gateway.http.rpc.compression import SMALL_BYTES, accepts_gzip, answer_zipped
+from tablegate.gateway.http.rpc.compression import accepts_gzip, answer_zipped, wants_zipped
 from tablegate.gateway.http.rpc.grpc import (
     envelope,
     messages,
@@ -99,7 +99,7 @@ class ConnectUnary(ServedCall):
         except Exception as error:  # noqa: BLE001  a row that JSON cannot say: the client gets a status with details
             self.fail(as_query_error(error, self._route.path))
             return
-        if len(body) >= SMALL_BYTES and accepts_gzip(self.exchange.headers.get(b"accept-encoding")):
+        if wants_zipped(self.exchange, body):
             answer_zipped(self.exchange, body, self._respond_zipped)
         else:
             self.exchange.respond(self._ok_headers(is_zipped=False), body)
