@@ -22,8 +22,8 @@ import grpc
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.peers import GrpcForwarder
+from tablegate.gateway.cluster.scatter import Router
 from tablegate.gateway.http.server import HttpServer
-from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.stores.base import Phase
@@ -37,8 +37,8 @@ PROJECT = ROOT / "gateway/tablegate/gateway"
 WARM_CALLS = 5
 RECORDED_CALLS = 30  # on a busy machine most are slow, and meet timers of their connections
 PARTITIONS = 4
-LOCAL_MAX, FORWARDED_MAX = 14, 22
-"""How many files each may pass. One of them counts the time of the event loop that a connection takes."""
+LOCAL_MAX, FORWARDED_MAX = 13, 20
+"""How many files each may pass."""
 
 
 class _Gateway:

@@ -21,7 +21,7 @@ from tablegate.gateway.access.gate import Gate
 from tablegate.gateway.cluster.directory import SWITCH_S, Directory
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.peers import Credentials, GrpcForwarder
-from tablegate.gateway.cluster.scatter import ANSWER_BYTES_MAX
+from tablegate.gateway.cluster.scatter import ANSWER_BYTES_MAX, Router
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Partition
@@ -30,7 +30,6 @@ from tablegate.gateway.http.server import HttpServer, web_protocols
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import Call, Methods, TopicEnds, UnaryMethod
 from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
-from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.server.health import Health

@@ -16,12 +16,11 @@ from typing_extensions import override
 
 from tablegate.gateway.cluster.directory import Directory, Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
-from tablegate.gateway.cluster.scatter import Forwarder, PeerFailed
+from tablegate.gateway.cluster.scatter import Forwarder, PeerFailed, Router
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.query.call import StreamMethod, TopicEnds
 from tablegate.gateway.query.errors import QueryError, ShuttingDown, status_of
 from tablegate.gateway.query.limits import QueryLimits
-from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.stores.base import Change, Phase, Position, StoreUnavailable
 from tablegate.gateway.stores.notifier import Notifier

@@ -19,11 +19,10 @@ from tablegate.gateway.cluster.directory import Directory, Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
 from tablegate.gateway.cluster.gateways_topic import NameInUse
 from tablegate.gateway.cluster.membership import Membership
-from tablegate.gateway.cluster.scatter import Forwarded, Forwarder, PeerFailed
+from tablegate.gateway.cluster.scatter import Forwarded, Forwarder, PeerFailed, Router
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.query.call import EndsUnknown, StreamMethod, TopicEnds, UnaryMethod
 from tablegate.gateway.query.errors import QueryError, status_of
-from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.replication.repair import REPAIR_GRACE_S
 from tablegate.gateway.replication.replicator import Replicator

@@ -7,7 +7,7 @@ from tests.bench.paths import FORWARDED_MAX, LOCAL_MAX, measure
 
 def test_a_get_passes_few_files() -> None:
     local, forwarded = asyncio.run(measure())
-    assert (LOCAL_MAX, FORWARDED_MAX) == (14, 22)
+    assert (LOCAL_MAX, FORWARDED_MAX) == (13, 20)
     assert len(local) <= LOCAL_MAX, sorted(local)
     assert len(forwarded) <= FORWARDED_MAX, sorted(forwarded)
     assert "http/h2/connection.py" in local

@@ -13,13 +13,13 @@ import pytest
 
 from tablegate.gateway.cluster.directory import SWITCH_S, Directory
 from tablegate.gateway.cluster.peers import GrpcForwarder
+from tablegate.gateway.cluster.scatter import Router
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query import forwarding as patience
 from tablegate.gateway.query.call import Call
 from tablegate.gateway.query.errors import PartitionUnavailable
 from tablegate.gateway.query.forwarding import NotServedHere, answer_by_others
-from tablegate.gateway.query.router import Router, Scope
-from tablegate.gateway.query.serving import ServedGeneration, TableAccess, wall_clock_ms
+from tablegate.gateway.query.serving import Scope, ServedGeneration, TableAccess, wall_clock_ms
 from tablegate.gateway.stores.base import Phase
 from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1.status_pb2 import GetStatusResponse

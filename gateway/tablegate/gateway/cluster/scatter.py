@@ -15,6 +15,8 @@ How it works:
    can be asked refuse it, that is the answer.
 
 Debt: the gateway that is asked for a whole run of partitions fails or succeeds as one; there is no partial result.
+
+Decision: docs/decisions/0053-alone-is-a-cluster-of-one.md
 """
 
 import asyncio
@@ -31,6 +33,8 @@ from google.rpc.status_pb2 import Status
 from tablegate.gateway.cluster.directory import Directory, Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.stores.base import Snapshot
+from tablegate.internal.v1.store_pb2 import TableState
 
 ANSWER_BYTES_MAX = 16 * 1024 * 1024  # a batch of long rows; a longer one is asked for in parts
 COOLING_S = 1.0  # a peer that was not there is asked last for so long
@@ -56,6 +60,8 @@ _ANOTHER_MAY_CONTINUE = frozenset({"OVERLOADED", "TABLE_REBUILT"})  # too: not a
 PartialResult = TypeVar("PartialResult")
 Ask = Callable[[Peer, Sequence[Partition]], Coroutine[Any, Any, PartialResult]]
 """Asks a gateway, which may be this one, for its partial result; raises `PeerFailed`."""
+AskLocal = Callable[[Sequence[Partition]], Coroutine[Any, Any, PartialResult]]
+"""Reads some partitions from this gateway's own store; raises `PeerFailed` where another gateway may do better."""
 Group = tuple[Peer, list[Partition]]
 """A gateway, and what it is asked for."""
 
@@ -374,6 +380,90 @@ def assign_requests(
     return groups
 
 
+class Router:
+    """The gateways of a cluster, as queries see them: who has a partition, and asking those who do.
+
+    A gateway that stands alone is a cluster of one: its directory knows nobody, so there is nobody to ask.
+
+    `tables` are states of tables as they were in the last snapshot: what to ask others by while the store is away.
+    """
+
+    def __init__(self, directory: Directory, forwarder: Forwarder) -> None:
+        self.directory = directory
+        self.forwarder = forwarder
+        self.tables: dict[str, TableState] = {}
+
+    @classmethod
+    def alone(cls) -> "Router":
+        """Return the router of a gateway that stands alone."""
+        return cls(Directory(), Forwarder(_sign_nothing))
+
+    @property
+    def is_clustered(self) -> bool:
+        """Return whether this gateway has a name by which others know it."""
+        return bool(self.directory.own_id)
+
+    def refresh(self, snapshot: Snapshot, tables: Iterable[str] = ()) -> None:
+        """Apply what the replicator says of this gateway and the others, and of these tables.
+
+        Close channels to those that are gone.
+        """
+        version = self.directory.version
+        self.directory.update(snapshot.status())
+        if version != self.directory.version:
+            self.forwarder.keep(self.directory.peers)
+        for name in tables:
+            state = snapshot.table(name)
+            if state is not None:
+                self.tables[name] = state
+
+    def stream(
+        self, peer: Peer, path: str, data: bytes, token: ForwardToken, time_left_s: float | None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the messages of a peer's stream; raise `PeerFailed` (see `Forwarder.stream`)."""
+        return self.forwarder.stream(peer, path, data, token, time_left_s)
+
+    async def gather(
+        self,
+        table: str,
+        partitions: Collection[Partition],
+        ask: Ask[PartialResult],
+        *,
+        ask_local: AskLocal[PartialResult] | None = None,
+        local: Collection[Partition] = (),
+        generation: int = 0,
+        may_wait: bool = False,
+    ) -> list[PartialResult]:
+        """Return partial results that cover `partitions`, of as few sources as can be; raise `PeerFailed`, `NoReplica`.
+
+        The sources are other gateways (`ask`), and this gateway's store for the `local` partitions (`ask_local`).
+        `generation`, `may_wait`: as of `ScatterGather`.
+        """
+        own_id = self.directory.own_id
+
+        async def ask_source(peer: Peer, some: Sequence[Partition]) -> PartialResult:
+            if ask_local is not None and peer.gateway_id == own_id:
+                return await ask_local(some)
+            return await ask(peer, some)
+
+        scatter = ScatterGather(
+            self.directory,
+            self.forwarder,
+            ask_source,
+            table=table,
+            generation=generation,
+            local=local,
+            may_wait=may_wait,
+        )
+        return await scatter.results(partitions)
+
+    def candidates(
+        self, table: str, partition: Partition, *, generation: int = 0, without: Collection[str] = ()
+    ) -> Sequence[Peer]:
+        """Return which other gateways may be asked for a partition, best first; see `candidates`."""
+        return candidates(self.directory, self.forwarder, table, partition, generation, without)
+
+
 def _settles(others: "asyncio.Future[list[PartialResult]]") -> bool:
     """Return whether what came of asking others is an answer, good or bad, to the question."""
     error = others.exception()
@@ -384,3 +474,7 @@ def _retrieve_exception(task: "asyncio.Future[Any]") -> None:
     """Retrieve how a task ended that nobody waits for any more, or asyncio complains."""
     if not task.cancelled():
         task.exception()
+
+
+def _sign_nothing(_: ForwardToken) -> str:
+    raise AssertionError("a gateway that stands alone has nobody to forward to")

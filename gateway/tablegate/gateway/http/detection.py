@@ -17,8 +17,9 @@ from typing import Protocol, cast
 
 from typing_extensions import override
 
+from tablegate.gateway.http.connection_turns import Receiver
 from tablegate.gateway.http.exchange import TEXT, ResponseHeaders
-from tablegate.gateway.http.transport import Receiver, TlsTransport
+from tablegate.gateway.http.transport import TlsTransport
 
 _PREFACE = b"PRI * HTTP/2.0"
 _TLS_HANDSHAKE = 0x16  # the first byte of a record that holds a hello

@@ -27,12 +27,13 @@ from typing import cast
 
 from typing_extensions import override
 
-from tablegate.gateway.http.connection_turns import Turn
+from tablegate.gateway.http.connection_turns import Receiver, Turn
 from tablegate.gateway.http.exchange import TEXT, App, Excess, ResponseHeaders
 from tablegate.gateway.http.h1_exchange import CLOSE, Http1Exchange
 from tablegate.gateway.http.h1_parser import SLICE_BYTES, Refusal, RequestParser
 from tablegate.gateway.http.memory import REQUEST_BYTES, MemoryAccount
-from tablegate.gateway.http.transport import Receiver, address_of, reset
+from tablegate.gateway.http.shares import address_of
+from tablegate.gateway.http.transport import reset
 
 AHEAD_BYTES_MAX = 64 * 1024  # read, but not yet served; what is in the socket waits there
 WRITE_BUFFER_BYTES = 64 * 1024  # that a client may leave unread before those wait who answer it

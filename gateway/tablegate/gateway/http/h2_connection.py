@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from tablegate.gateway.http.connection_turns import Turn
+from tablegate.gateway.http.connection_turns import Receiver, Turn
 from tablegate.gateway.http.exchange import TEXT, App, Excess, ResponseHeaders
 from tablegate.gateway.http.h2.connection import ServerConnection
 from tablegate.gateway.http.h2.frames import (
@@ -47,7 +47,7 @@ from tablegate.gateway.http.h2.stream import (
 )
 from tablegate.gateway.http.h2_exchange import WRITE_BYTES, Http2Exchange, SendQueue
 from tablegate.gateway.http.memory import REQUEST_BYTES, MemoryAccount
-from tablegate.gateway.http.transport import Receiver, reset
+from tablegate.gateway.http.transport import reset
 
 TURN_FRAMES = 100  # of one connection, a request with its body in one frame counted as one, before others have theirs
 FEW_STREAMS = 16  # calls at work that are not counted at each turn

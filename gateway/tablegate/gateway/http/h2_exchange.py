@@ -19,7 +19,7 @@ from tablegate.gateway.http.h2.connection import ServerConnection
 from tablegate.gateway.http.h2.control import SENDING_STATES
 from tablegate.gateway.http.h2.frames import FRAME_BYTES_MAX
 from tablegate.gateway.http.h2.stream import HALF_CLOSED_REMOTE, OPEN, Stream
-from tablegate.gateway.http.transport import address_of
+from tablegate.gateway.http.shares import address_of
 
 WRITE_BYTES = 64 * 1024  # go to the transport in one piece: fewer system calls, and the rest of the loop waits little
 

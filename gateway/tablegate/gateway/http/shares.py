@@ -8,6 +8,7 @@ below an equal share, and what each holds comes to rest.
 Decision: docs/decisions/0111-a-full-gateway-is-shared.md
 """
 
+import asyncio
 import ipaddress
 from collections.abc import Hashable, Iterator
 from functools import lru_cache
@@ -82,3 +83,9 @@ def network_of(host: str) -> str:
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(ipaddress.ip_network((int(address), _NETWORK_BITS), strict=False).network_address)
+
+
+def address_of(transport: asyncio.BaseTransport) -> str:
+    """Return the address of a client, as far as it cannot choose it; "" where the system does not know any more."""
+    peer = transport.get_extra_info("peername")
+    return network_of(peer[0]) if peer else ""

@@ -1,9 +1,8 @@
-"""Between sockets and protocols: one buffer that all connections read through, TLS, and who the client is.
+"""TLS between sockets and protocols, and who the client is.
 
 A socket's transport calls a `Receiver`: the HTTP connection itself, or a `TlsTransport`, which is the transport of the
-HTTP connection above it. asyncio has both, at a price: for each read it allocates 256 KiB and gives most of it back to
-the system, which costs 15 µs; its TLS keeps 256 KiB for each connection, and (Python 3.11) ends a failed handshake
-without the alert that tells the client why.
+HTTP connection above it. asyncio has one of its own, which keeps 256 KiB for each connection, and (Python 3.11) ends a
+failed handshake without the alert that tells the client why.
 """
 
 import asyncio
@@ -18,33 +17,14 @@ from typing import Any, cast
 
 from typing_extensions import override
 
-from tablegate.gateway.http.shares import network_of
+from tablegate.gateway.http.connection_turns import Receiver
 
-BUFFER_BYTES = 256 * 1024  # read at once
 PIECE_BYTES = 64 * 1024  # through OpenSSL's buffers at once: they stay as long as they once were
 RECORDS_AT_ONCE = 16  # the same, before it is counted what was in them
 EMPTY_RECORDS_MAX = 100  # without data: new keys, which cost 0.2 ms each time, and which clients take after gigabytes
 
 _RECORD_HEADER_BYTES = 5
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, with no time: the kernel sends a reset instead of an end
-
-_buffer = memoryview(bytearray(BUFFER_BYTES))
-
-
-class Receiver(asyncio.BufferedProtocol):
-    """A protocol whose bytes come by `data_received`. Only for event loops of one thread: they share the buffer."""
-
-    @override
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return _buffer
-
-    @override
-    def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(_buffer[:nbytes]))
-
-    def data_received(self, data: bytes) -> None:
-        """Receive bytes."""
-        raise NotImplementedError
 
 
 class TlsTransport(asyncio.Transport, Receiver):
@@ -280,12 +260,6 @@ def reset(transport: asyncio.Transport) -> None:
     if connection is not None and not transport.is_closing():
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
     transport.abort()
-
-
-def address_of(transport: asyncio.BaseTransport) -> str:
-    """Return the address of a client, as far as it cannot choose it; "" where the system does not know any more."""
-    peer = transport.get_extra_info("peername")
-    return network_of(peer[0]) if peer else ""
 
 
 def reason_of(error: ssl.SSLError) -> str:

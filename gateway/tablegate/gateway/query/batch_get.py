@@ -31,14 +31,14 @@ from tablegate.gateway.query.errors import GenerationsMixed, TooManyKeys
 from tablegate.gateway.query.forwarding import (
     NotServedHere,
     answer,
+    gather,
     local_result,
     unless_store_away,
 )
 from tablegate.gateway.query.index_reads import IndexKey, IndexReader, index_keys_reader, keys_by_partition
 from tablegate.gateway.query.masks import Trim, mask_reader
 from tablegate.gateway.query.requests import keys_reader, parse
-from tablegate.gateway.query.router import Scope
-from tablegate.gateway.query.serving import ServedGeneration, TableAccess, several_trailer
+from tablegate.gateway.query.serving import Scope, ServedGeneration, TableAccess, several_trailer
 from tablegate.gateway.stores.base import Position, Snapshot
 
 
@@ -317,8 +317,8 @@ class BatchGetRead:
                 return _joined(await ask_for(peer, some[:half], token), await ask_for(peer, some[half:], token))
             return self._partial(peer.gateway_id, some, answer.message)
 
-        results = await router.gather(
-            access.table.name,
+        results = await gather(
+            access,
             indexes,
             ask,
             call,

@@ -37,11 +37,10 @@ from tablegate.gateway.query.errors import (
     StoreAway,
     status_of,
 )
-from tablegate.gateway.query.forwarding import RETRY_S, TIME_PART
+from tablegate.gateway.query.forwarding import RETRY_S, TIME_PART, gather
 from tablegate.gateway.query.range import Page, Show, order_of, partitions_of, shower
 from tablegate.gateway.query.requests import filters_reader, parse
-from tablegate.gateway.query.router import Scope
-from tablegate.gateway.query.serving import ServedGeneration, TableAccess, error_for_store, several_trailer
+from tablegate.gateway.query.serving import Scope, ServedGeneration, TableAccess, error_for_store, several_trailer
 from tablegate.gateway.query.subscribe.cursor import (
     ChangePosition,
     HistoryLost,
@@ -182,8 +181,8 @@ class CountRead:
             answer = await router.forwarder.unary(peer, path, self._data, token, left_s, may_wait=may_wait)
             return self._part(peer, answer.message)
 
-        return await router.gather(
-            access.table.name,
+        return await gather(
+            access,
             partitions_of(self._page, access, served),
             ask,
             call,

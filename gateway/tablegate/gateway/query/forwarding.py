@@ -21,21 +21,32 @@ Decision: docs/decisions/0042-retry-between-generations.md
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
+from google.rpc import code_pb2
+
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken
-from tablegate.gateway.cluster.scatter import Forwarded, PeerFailed
+from tablegate.gateway.cluster.scatter import ANSWER_BYTES_MAX, Ask, AskLocal, Forwarded, NoReplica, PeerFailed
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.call import Answer, Call
 from tablegate.gateway.query.consistency import ConsistencyRequirement, when_fresh
-from tablegate.gateway.query.errors import IndexNotBuilt, NotCaughtUp, PartitionUnavailable, StoreAway, status_of
-from tablegate.gateway.query.router import Scope
-from tablegate.gateway.query.serving import ServedGeneration, TableAccess, error_for_store
+from tablegate.gateway.query.errors import (
+    AnswerTooLarge,
+    DeadlineExceeded,
+    IndexNotBuilt,
+    NotCaughtUp,
+    PartitionUnavailable,
+    PeerError,
+    QueryError,
+    StoreAway,
+    status_of,
+)
+from tablegate.gateway.query.serving import Scope, ServedGeneration, TableAccess, error_for_store
 from tablegate.gateway.stores.base import StoreUnavailable
 
 WALK_WAIT_S = 0.25  # a store that follows has by then what another had
@@ -224,6 +235,41 @@ async def forward_whole(read: UnaryRead, reason: NotServedHere, path: str, data:
         return await router.forwarder.unary(peer, path, data, token, call.time_left_s(), may_wait=may_wait)
 
     with unless_store_away(reason):
-        [answer] = await router.gather(access.table.name, [partition], ask, call, may_wait=may_wait)
+        [answer] = await gather(access, [partition], ask, call, may_wait=may_wait)
     call.set_trailer(answer.trailer)
     return answer.message
+
+
+async def gather(
+    access: TableAccess,
+    partitions: Collection[Partition],
+    ask: Ask[Result],
+    call: Call,
+    *,
+    ask_local: AskLocal[Result] | None = None,
+    local: Collection[Partition] = (),
+    generation: int = 0,
+    may_wait: bool = False,
+) -> list[Result]:
+    """Return partial results that cover `partitions`; raise a `QueryError`. Otherwise as `Router.gather`."""
+    name = access.table.name
+    try:
+        return await access.router.gather(
+            name, partitions, ask, ask_local=ask_local, local=local, generation=generation, may_wait=may_wait
+        )
+    except PeerFailed as failed:
+        call.set_trailer(failed.trailer)
+        raise error_for(failed, name) from None
+    except NoReplica as error:
+        raise PartitionUnavailable(name, error.partition, "no gateway that has it answers") from None
+
+
+def error_for(failed: PeerFailed, table: str) -> QueryError:
+    """Return the error that the client gets for an answer that another gateway did not give."""
+    if failed.reason:
+        return PeerError(failed.status)
+    if failed.status.code == code_pb2.DEADLINE_EXCEEDED:
+        return DeadlineExceeded()
+    if failed.is_too_large:
+        return AnswerTooLarge(ANSWER_BYTES_MAX)
+    return PartitionUnavailable(table, None, "the gateway that has it does not answer")

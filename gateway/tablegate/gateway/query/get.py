@@ -23,14 +23,14 @@ from tablegate.gateway.query.forwarding import (
     answer_by_others,
     answer_fresh,
     forward_whole,
+    gather,
     local_result,
     unless_store_away,
 )
 from tablegate.gateway.query.index_reads import IndexKey, IndexReader, index_key_reader, keys_by_partition
 from tablegate.gateway.query.masks import mask_reader
 from tablegate.gateway.query.requests import key_reader, parse
-from tablegate.gateway.query.router import Scope
-from tablegate.gateway.query.serving import ServedGeneration, TableAccess, several_trailer
+from tablegate.gateway.query.serving import Scope, ServedGeneration, TableAccess, several_trailer
 from tablegate.gateway.stores.base import Position, Snapshot, StoreUnavailable
 
 _NOT_FOUND = "ROW_NOT_FOUND"
@@ -228,8 +228,8 @@ class GetRead:
             return self._part(peer, answer.message)
 
         with unless_store_away(reason):
-            parts = await access.router.gather(
-                access.table.name,
+            parts = await gather(
+                access,
                 served.partitions,
                 ask,
                 call,

@@ -44,6 +44,7 @@ from tablegate.gateway.query.forwarding import (
     NotServedHere,
     answer,
     forward_whole,
+    gather,
     local_result,
     unless_store_away,
 )
@@ -58,9 +59,9 @@ from tablegate.gateway.query.requests import (
     key_reader,
     parse,
 )
-from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import (
     MergedRead,
+    Scope,
     ServedGeneration,
     TableAccess,
     read_positions,
@@ -368,8 +369,8 @@ class RangeRead:
             answer = await router.forwarder.unary(peer, plan.query.path, self._data, token, left_s, may_wait=may_wait)
             return self._partial(peer, answer, partitions)
 
-        return await router.gather(
-            access.table.name,
+        return await gather(
+            access,
             served.partitions,
             ask,
             call,

@@ -32,8 +32,8 @@ from tablegate.gateway.query.errors import (
     QueryError,
     TableRebuilt,
 )
+from tablegate.gateway.query.forwarding import error_for
 from tablegate.gateway.query.requests import parse
-from tablegate.gateway.query.router import error_for
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, read_positions
 from tablegate.gateway.query.store_scan import Scanned, ScanPlan, StoreScan, check_call
 from tablegate.gateway.stores.base import Phase, Position, StoreUnavailable

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from functools import lru_cache, partial
 
 from tablegate.gateway.access.views import View
+from tablegate.gateway.cluster.scatter import Router
 from tablegate.gateway.contract.catalogue import (
     BatchGetQuery,
     Catalogue,
@@ -35,7 +36,6 @@ from tablegate.gateway.query.errors import NotServed
 from tablegate.gateway.query.get import get_handler
 from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.query.range import range_handler
-from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.scan import scan_handler
 from tablegate.gateway.query.serving import NowMs, TableAccess, error_for_store, wall_clock_ms
 from tablegate.gateway.query.subscribe.live_table import LiveTable

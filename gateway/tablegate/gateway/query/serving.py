@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from tablegate.gateway.access.views import View
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForeignForwardToken, ForwardToken, ForwardTokenSigner
+from tablegate.gateway.cluster.scatter import Router
 from tablegate.gateway.contract.catalogue import Partitioner, Query, Table
 from tablegate.gateway.contract.foreign.topics import PartitionOf, UnfitTopic, is_anywhere, partition_function
 from tablegate.gateway.contract.keys import KeyType, encode_key, murmur2_partition
@@ -40,7 +41,6 @@ from tablegate.gateway.query.errors import (
     TableRebuilt,
 )
 from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
-from tablegate.gateway.query.router import Router, Scope
 from tablegate.gateway.query.visible_rows import VisibleRows
 from tablegate.gateway.stores.base import Phase, Position, Snapshot, StoreCorrupt, StoreReader, StoreUnavailable
 from tablegate.gateway.stores.expiry import UnexpiredReader
@@ -115,6 +115,24 @@ class _ReadInfo(NamedTuple):
     positions: Mapping[Partition, Position]
     generation: int
     info: bytes
+
+
+class Scope(NamedTuple):
+    """What another gateway asks this one for. It is answered from this gateway's own store only.
+
+    `generation` must be the one that is served (0: any); `partitions` are those to answer from, None: those that the
+    request says; `resume_token` takes the place of the request's where it is set. `view`: what of the table is seen.
+    """
+
+    generation: int
+    partitions: Sequence[Partition] | None
+    resume_token: str
+    view: View | None = None
+
+    def check(self, table: str, served_generation: int) -> None:
+        """Raise `PartitionUnavailable` where another generation is served."""
+        if self.generation not in (0, served_generation):
+            raise PartitionUnavailable(table, None, "this gateway serves another generation of it")
 
 
 class TableAccess:

@@ -18,6 +18,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import _async as aio
 from grpc_reflection.v1alpha import reflection_pb2
 
+from tablegate.gateway.cluster.scatter import Router
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.http.json_codec import JsonCodec
@@ -26,7 +27,6 @@ from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMeth
 from tablegate.gateway.query.errors import InvalidField, QueryError, ShuttingDown, StoreAway
 from tablegate.gateway.query.explain import Explainer
 from tablegate.gateway.query.requests import parse
-from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import table_accesses
 from tablegate.gateway.query.serving import NowMs, TableAccess, wall_clock_ms
 from tablegate.gateway.query.whereabouts import table_metadata

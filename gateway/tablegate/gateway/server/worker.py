@@ -32,13 +32,13 @@ from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.membership import own_id
 from tablegate.gateway.cluster.peers import Credentials, GrpcForwarder
+from tablegate.gateway.cluster.scatter import Router
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.server import Guarded, HttpServer, WebProtocol, web_protocols
 from tablegate.gateway.http.tls import TlsError
 from tablegate.gateway.query.call import Methods
-from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.server.admin import admin_server, moved_methods, unready_reason

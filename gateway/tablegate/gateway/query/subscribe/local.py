@@ -28,8 +28,7 @@ from tablegate.gateway.query.errors import (
     resume_token_refused,
 )
 from tablegate.gateway.query.limits import QueryLimits
-from tablegate.gateway.query.router import Scope
-from tablegate.gateway.query.serving import ServedGeneration, TableAccess
+from tablegate.gateway.query.serving import Scope, ServedGeneration, TableAccess
 from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster, Subscriber
 from tablegate.gateway.query.subscribe.cursor import (
     Cursor,

@@ -13,10 +13,9 @@ from typing_extensions import override
 
 from tablegate.gateway.access.views import View
 from tablegate.gateway.cluster.directory import Peer
-from tablegate.gateway.cluster.scatter import assign_requests
+from tablegate.gateway.cluster.scatter import Router, assign_requests
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.call import Call, Fields
-from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.serving import TableAccess
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SubscribeProgress
 

@@ -33,9 +33,9 @@ from tablegate.gateway.contract.lineage import lineage_of
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.query.call import Call, StreamHandler
 from tablegate.gateway.query.errors import PartitionUnavailable, ShuttingDown, TableRebuilt, resume_token_refused
+from tablegate.gateway.query.forwarding import error_for
 from tablegate.gateway.query.requests import parse
-from tablegate.gateway.query.router import Scope, error_for
-from tablegate.gateway.query.serving import ServedGeneration, TableAccess
+from tablegate.gateway.query.serving import Scope, ServedGeneration, TableAccess
 from tablegate.gateway.query.subscribe.live_table import LiveTable
 from tablegate.gateway.query.subscribe.local import LocalStream, Pace, SubscribePlan
 from tablegate.gateway.query.subscribe.messages import MergedCursor, client_token
