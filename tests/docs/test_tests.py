@@ -73,9 +73,9 @@ def test_limits_come_through_constructors() -> None:
     ],
 )
 def test_a_patched_constant_is_found(code: str) -> None:
-    assert list(patched_constants(ast.parse(code)))
+    assert list(patched_constants(ast.walk(ast.parse(code))))
 
 
 def test_what_is_no_constant_may_be_set() -> None:
     code = 'monkeypatch.setattr(MemorySnapshot, "history", failing)\nsetattr(request, name, 1)\nwait_s = store.WAIT_S'
-    assert not list(patched_constants(ast.parse(code)))
+    assert not list(patched_constants(ast.walk(ast.parse(code))))

@@ -1,15 +1,15 @@
 """Where Python code changes a constant of another module: a test gives what it needs to a constructor instead."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 
-def patched_constants(module: ast.AST) -> Iterator[tuple[int, str]]:
+def patched_constants(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield line and name of each constant that is set: by a call, or by an assignment to an attribute in capitals.
 
     Also of each call that sets a name which only shows when it runs ("?"): nobody can see what it changes.
     """
-    for node in ast.walk(module):
+    for node in nodes:
         if isinstance(node, ast.Call):
             yield from ((node.lineno, name) for name in _set_by(node) if _is_constant(name))
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_constant(node.attr):
