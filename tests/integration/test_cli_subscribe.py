@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 from rich.console import Console
-from typer.testing import CliRunner
 
 from tablegate.client import CatchingUp, Current, Delete, Disconnected, Reset, Upsert
-from tablegate.gateway.cli.main import app
 from tablegate.gateway.cli.subscribe import HIGHLIGHT_S, LiveView
 from tablegate.gateway.query.errors import ShuttingDown
+from tests.kit.command_line import COMMAND
 from tests.kit.gateways_in_process.ratings import Fault, RatingsServer
 from tests.kit.table.filled import ROOT, catalogue_of, rating
 
@@ -129,7 +128,7 @@ def test_only_changes(door: RatingsServer) -> None:
 
 
 def _run(*words: str) -> Result:
-    return CliRunner().invoke(app, ["subscribe", *words])
+    return CliRunner().invoke(COMMAND, ["subscribe", *words])
 
 
 @pytest.mark.parametrize(
@@ -258,6 +257,6 @@ def test_a_stream_that_breaks_is_no_error(door: RatingsServer) -> None:
 
 
 def test_help_teaches() -> None:
-    result = CliRunner().invoke(app, ["subscribe", "--help"], env={"COLUMNS": "80", "NO_COLOR": "1"})
+    result = CliRunner().invoke(COMMAND, ["subscribe", "--help"], env={"COLUMNS": "80", "NO_COLOR": "1"})
     for word in ("disconnected", "--resume", "--changes-only", "Ctrl-C"):
         assert word in result.stdout

@@ -7,12 +7,12 @@ from typing import Any
 
 import grpc
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Producer
-from typer.testing import CliRunner
 
 from tablegate.examples.demo.kafka import Broker
-from tablegate.gateway.cli.main import app
 from tablegate.gateway.contract.keys import murmur2_partition
+from tests.kit.command_line import COMMAND
 from tests.kit.gateway_processes.foreign import ForeignTables
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.programs.kafka import NewRecord, acknowledged, new_topic
@@ -92,7 +92,7 @@ def test_commands_show_the_table(orders: Orders) -> None:
     assert address is not None
 
     def printed(*arguments: str) -> str:
-        return CliRunner().invoke(app, [*arguments, "--address", address], env={"COLUMNS": "200"}).output
+        return CliRunner().invoke(COMMAND, [*arguments, "--address", address], env={"COLUMNS": "200"}).output
 
     assert "orders" in printed("status")
     explained = printed("explain", "shop.others.v1.OrdersService/GetOrder", '{"orderId": "o-1"}')

@@ -12,17 +12,17 @@ from urllib.request import Request, urlopen
 import fastavro
 import grpc
 import pytest
+from click.testing import CliRunner
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from typer.testing import CliRunner
 
 from tablegate.examples import CONTRACTS
-from tablegate.gateway.cli.main import app
 from tablegate.gateway.contract.rows import RowDecoder, row_schema
 from tablegate.gateway.http.server import HttpServer, web_protocols
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.metadata import reflection_methods
 from tablegate.gateway.stores.notifier import Notifier
+from tests.kit.command_line import COMMAND
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.programs.go_tools import go_tool
 from tests.kit.store.memory import MemoryStore
@@ -134,7 +134,7 @@ def test_reflection_has_the_file_of_money(address: str) -> None:
 
 
 def _run(*words: str) -> str:
-    done = CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+    done = CliRunner().invoke(COMMAND, list(words), env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
     return done.stdout
 

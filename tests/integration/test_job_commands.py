@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from confluent_kafka.admin import AdminClient
-from typer.testing import CliRunner, Result
 
 from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.samples import create_topic
-from tablegate.gateway.cli.main import app
 from tablegate.gateway.contract.rows import row_schema
 from tablegate.jobs.kafka.manifests import past_generation, read_manifest, read_manifests
 from tablegate.jobs.planning.declarations import load_contract, load_table
 from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker
+from tests.kit.command_line import COMMAND
 from tests.kit.gateway_processes.gateway import GatewayProcess, MonotoneReader, soon
 from tests.kit.job.process import WAIT_S, Changelog, JobProcess, Row, wait_until
 from tests.kit.job.ratings_job import MOVIES, PARTITIONS, fold_source, some_ratings, write_job
@@ -36,7 +36,7 @@ LAG_MAX = 1_000  # records that a generation may lack when it is published
 
 def run(*words: str, answer: str | None = None) -> Result:
     """Run a command that needs no Spark, in this process."""
-    return CliRunner().invoke(app, ["job", *words], input=answer, env={"COLUMNS": "200"})
+    return CliRunner().invoke(COMMAND, ["job", *words], input=answer, env={"COLUMNS": "200"})
 
 
 def topics(broker: Broker) -> set[str]:
@@ -256,7 +256,7 @@ def _check_reset(broker: Broker, name: str, where: list[str], checkpoints: Path)
 
 def test_a_project_of_ones_own(broker: Broker, tmp_path: Path) -> None:
     project = tmp_path / "shop"
-    made = CliRunner().invoke(app, ["new", str(project)])
+    made = CliRunner().invoke(COMMAND, ["new", str(project)])
     assert made.exit_code == 0, made.output
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     readme = (project / "README.md").read_text()
@@ -287,16 +287,16 @@ def test_a_project_of_ones_own(broker: Broker, tmp_path: Path) -> None:
     ):
         running.wait_for("running")
         words = [*get.split()[1:], "--address", str(gateway.address()), "--json"]
-        wait_until("the row", lambda: CliRunner().invoke(app, words).exit_code == 0, running)
-        assert json.loads(CliRunner().invoke(app, words).stdout) == {
+        wait_until("the row", lambda: CliRunner().invoke(COMMAND, words).exit_code == 0, running)
+        assert json.loads(CliRunner().invoke(COMMAND, words).stdout) == {
             "customer": "ann",
             "order_count": "2",
             "amount": 25.0,
         }
-        shown = CliRunner().invoke(app, ["scan", "order_totals", "--address", str(gateway.address())])
+        shown = CliRunner().invoke(COMMAND, ["scan", "order_totals", "--address", str(gateway.address())])
         assert shown.stdout.split()[-3:] == ["ann", "2", "25.0"]
         assert running.stop() == 0
-    again = CliRunner().invoke(app, ["new", str(project)])
+    again = CliRunner().invoke(COMMAND, ["new", str(project)])
     assert again.exit_code == 1
     assert again.stderr == f'error: directory "{project}" is not empty; give another one, or a new name\n'
 
@@ -319,7 +319,7 @@ WRONG = {
 
 def test_check_says_what_is_wrong_and_where(tmp_path: Path) -> None:
     project = tmp_path / "shop"
-    assert CliRunner().invoke(app, ["new", str(project)]).exit_code == 0
+    assert CliRunner().invoke(COMMAND, ["new", str(project)]).exit_code == 0
     right = (project / "orders.py").read_text()
     for name, (before, after, _) in WRONG.items():
         assert before in right

@@ -5,16 +5,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from tablegate.examples.demo.kafka import Broker
-from tablegate.gateway.cli.main import app
 from tablegate.jobs.kafka.manifests import publish_manifest
 from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import make_plan
 from tablegate.jobs.running.checkpoint import IDENTITY_FILE
 from tablegate.jobs.running.running_table import identity_of
+from tests.kit.command_line import COMMAND
 from tests.kit.job.counting_job import write_job
 from tests.kit.programs.kafka import new_topic
 
@@ -29,7 +29,7 @@ def test_declaration_against_what_is_kept(broker: Broker, tmp_path: Path) -> Non
     arguments = ["job", "diff", job, "--bootstrap", broker.bootstrap, "--checkpoints", str(tmp_path / "checkpoints")]
 
     def diff(*words: str) -> Result:
-        return CliRunner().invoke(app, [*arguments, *words], env={"COLUMNS": "200"})
+        return CliRunner().invoke(COMMAND, [*arguments, *words], env={"COLUMNS": "200"})
 
     never = diff()
     assert (never.exit_code, "has no manifest" in never.output) == (1, True)

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
+from click.testing import CliRunner
 from google.protobuf.message import Message
-from typer.testing import CliRunner
 
-from tablegate.gateway.cli.main import app
 from tablegate.gateway.contract.keys import murmur2_partition
+from tests.kit.command_line import COMMAND
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.gateway_processes.row_queries import RowQueries
 from tests.kit.programs.kafka import NewRecord, new_topic, produce
@@ -51,7 +51,7 @@ class ForeignTables:
 
     def _run(self, arguments: Iterable[str]) -> tuple[int, str]:
         more = ["--bootstrap", self.bootstrap, "--tables-topic", self.tables_topic]
-        ran = CliRunner().invoke(app, ["table", *arguments, *more], env={"COLUMNS": "500"})
+        ran = CliRunner().invoke(COMMAND, ["table", *arguments, *more], env={"COLUMNS": "500"})
         if ran.exception is not None and not isinstance(ran.exception, SystemExit):
             raise ran.exception
         return ran.exit_code, ran.output

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from tablegate.gateway.access.api_keys import ApiKeys, new_key
 from tablegate.gateway.access.audit import audit_log_of
 from tablegate.gateway.access.credentials import Authenticator, authenticator_of
 from tablegate.gateway.access.principal import AccessFileError, Principal, Unauthenticated
-from tablegate.gateway.cli.main import app
 from tests.kit.access.issuer import AUDIENCE, NAME, Clock, SigningKey, key_set
+from tests.kit.command_line import COMMAND
 
 KEY = SigningKey()
 TOKEN = KEY.token().encode()
@@ -245,11 +245,11 @@ def test_wrong_sections_are_refused_by_their_key(tmp_path: Path, settings: dict[
 
 
 def test_a_command_makes_a_key_and_its_entry() -> None:
-    done = CliRunner().invoke(app, ["access", "new-key", "reports"])
+    done = CliRunner().invoke(COMMAND, ["access", "new-key", "reports"])
     assert done.exit_code == 0
     [made] = tomllib.loads(done.stdout)["key"]
     assert made == {"name": "reports", "sha256": sha256(done.stderr.strip().encode()).hexdigest()}
-    refused = CliRunner().invoke(app, ["access", "new-key", "a\nb"])
+    refused = CliRunner().invoke(COMMAND, ["access", "new-key", "a\nb"])
     assert refused.exit_code == 1
     assert "name is empty, has line breaks" in refused.stderr
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import grpc
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from tablegate.client import aio, open_channel, open_direct_channel
-from tablegate.gateway.cli.main import app
+from tests.kit.command_line import COMMAND
 from tests.kit.gateways_in_process.tenants import World, write_access
 
 
@@ -65,7 +65,7 @@ def test_channels_of_asyncio_show_a_credential(world: World, open_one: Any, key:
 
 
 def run(*words: str) -> Any:
-    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+    return CliRunner().invoke(COMMAND, list(words), env={"COLUMNS": "200"})
 
 
 def test_commands_show_a_credential(world: World, tmp_path: Path) -> None:

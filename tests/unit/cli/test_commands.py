@@ -12,10 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from click.testing import CliRunner, Result
 
-from tablegate.gateway.cli.main import app
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import Methods
@@ -23,6 +21,7 @@ from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.metadata import reflection_methods, status_methods
 from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
+from tests.kit.command_line import COMMAND
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.http.certificates import Authority
 from tests.kit.store.memory import MemoryStore
@@ -63,7 +62,7 @@ def _methods() -> Methods:
 
 
 def _run(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+    return CliRunner().invoke(COMMAND, list(words), env={"COLUMNS": "200"})
 
 
 def _rows(result: Result) -> Sequence[dict[str, str]]:

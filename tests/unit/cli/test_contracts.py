@@ -14,17 +14,16 @@ from urllib.request import urlopen
 
 import grpc
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from tablegate.gateway.cli.contract_files import table_name
-from tablegate.gateway.cli.main import app
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.gateway.http.server import HttpServer, web_protocols
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.metadata import reflection_methods
 from tablegate.gateway.stores.notifier import Notifier
+from tests.kit.command_line import COMMAND
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import ROOT, SIGNER, FilledTable, catalogue_of
@@ -60,7 +59,7 @@ METHODS = ["GetOrder", "BatchGetOrders", "ListOrders", "ScanOrders", "SubscribeO
 
 
 def run(*words: object) -> Result:
-    return CliRunner().invoke(app, ["contract", *map(str, words)], env={"COLUMNS": "200"})
+    return CliRunner().invoke(COMMAND, ["contract", *map(str, words)], env={"COLUMNS": "200"})
 
 
 def new(path: Path, text: str, *words: str) -> str:
@@ -336,6 +335,6 @@ def test_a_row_alone_is_found_by_rest_and_by_pages(served: tuple[Path, str]) -> 
 
 def test_a_row_alone_is_asked_by_the_commands(served: tuple[Path, str]) -> None:
     path, address = served
-    got = CliRunner().invoke(app, ["get", "orders", "order_id=7", "--address", address, "--json"])
+    got = CliRunner().invoke(COMMAND, ["get", "orders", "order_id=7", "--address", address, "--json"])
     assert json.loads(got.stdout) == {"customer": "ann", "order_id": "7", "amount": 3.5}
-    assert "OrdersService/GetOrder" in CliRunner().invoke(app, ["check", str(path)]).stdout
+    assert "OrdersService/GetOrder" in CliRunner().invoke(COMMAND, ["check", str(path)]).stdout

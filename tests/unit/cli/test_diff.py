@@ -8,15 +8,13 @@ from typing import Any
 
 import fastavro
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from typer.testing import CliRunner
 
 from tablegate.gateway.cli.diff.command import compare
 from tablegate.gateway.cli.diff.differences import Difference, Effect, effects_of
-from tablegate.gateway.cli.main import app
 from tablegate.gateway.contract.catalogue import Catalogue, Table
 from tablegate.gateway.contract.keys import encode_key
 from tablegate.gateway.contract.rows import row_schema
@@ -31,6 +29,7 @@ from tablegate.jobs.planning.logic import logic_changes, logic_of
 from tablegate.jobs.planning.plan import changelog_lifetime_us, check_contract_unchanged
 from tablegate.jobs.planning.registry import choose_value_schema
 from tablegate.v1.changelog_pb2 import KeyColumn, Manifest
+from tests.kit.command_line import COMMAND
 from tests.kit.programs.redis import RedisServer, needs_redis
 from tests.kit.replication.memory_log import MemoryBroker
 from tests.kit.replication.replicator import START_MS, FakeClock, Gateway, Job
@@ -402,7 +401,7 @@ def test_a_table_that_is_new_or_gone_or_renamed(tmp_path: Path) -> None:
 
 
 def run(*words: object) -> Result:
-    return CliRunner().invoke(app, ["diff", *map(str, words)], env={"COLUMNS": "200"})
+    return CliRunner().invoke(COMMAND, ["diff", *map(str, words)], env={"COLUMNS": "200"})
 
 
 def test_command(tmp_path: Path) -> None:

@@ -9,10 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from click.testing import CliRunner, Result
 
-from tablegate.gateway.cli.main import app
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.call import Call, UnaryMethod
 from tablegate.gateway.server.metadata import metadata_methods, status_methods
@@ -20,6 +18,7 @@ from tablegate.gateway.server.preflight import Holder, holder_of, lock_data
 from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
 from tablegate.v1.status_pb2 import GenerationState, GetStatusResponse, PartitionState, TableState
+from tests.kit.command_line import COMMAND
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
@@ -90,7 +89,7 @@ def _serving(status: bytes) -> Iterator[_Gateway]:
 
 
 def _run(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+    return CliRunner().invoke(COMMAND, list(words), env={"COLUMNS": "200"})
 
 
 WHOLE: Placement = {"a": {0: LIVE, 1: RESTORING, 3: LIVE}, "b": {0: LIVE, 1: LIVE}, "c": {2: LIVE}}

@@ -1,5 +1,6 @@
 """The command line as a whole: environment variables, completion, versions, what is imported when."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -9,11 +10,10 @@ from pathlib import Path
 
 import pytest
 import typer.core
-from click.testing import Result
-from typer.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from tablegate.gateway.cli.errors import missing_distribution
-from tablegate.gateway.cli.main import app
+from tests.kit.command_line import COMMAND
 
 # Those that act by themselves and end, for which a variable would be a trap.
 WITHOUT_VARIABLE = {"--version", "--install-completion", "--show-completion"}
@@ -34,12 +34,17 @@ OptionOf = tuple[str, typer.core.TyperOption, str]
 
 
 def _run(*words: str, **environment: str) -> Result:
-    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200", **environment})
+    return CliRunner().invoke(COMMAND, list(words), env={"COLUMNS": "200", **environment})
+
+
+@functools.cache
+def _help(command: str) -> str:
+    return _run(*command.split(), "--help").stdout
 
 
 def _options(words: tuple[str, ...] = (), group: object = None, prefix: str = "TABLEGATE") -> Iterator[OptionOf]:
     """Yield each option of each command: the command, the option, its variable."""
-    command = typer.main.get_command(app) if group is None else group
+    command = COMMAND if group is None else group
     for option in command.params:  # type: ignore[attr-defined]
         if isinstance(option, typer.core.TyperOption) and not WITHOUT_VARIABLE & {*option.opts}:
             yield " ".join(words), option, str(option.envvar or f"{prefix}_{option.name}".upper())
@@ -68,7 +73,7 @@ def test_each_option_has_a_variable_of_its_name(command: str, option: typer.core
     else:
         words = "".join(f"{word.replace('-', '_')}_".upper() for word in command.split())
         assert variable == f"TABLEGATE_{words}{long}"
-    assert variable in _run(*command.split(), "--help").stdout
+    assert variable in _help(command)
 
 
 def test_a_variable_does_what_its_option_does() -> None:

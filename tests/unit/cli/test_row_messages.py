@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 from google.protobuf.json_format import MessageToJson
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from tablegate.gateway.cli.main import app
 from tablegate.gateway.cli.row_messages import RowError, avro_row, json_row
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.binder.files import build_pool
 from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.gateway.contract.foreign.columns import RowMaker
+from tests.kit.command_line import COMMAND
 from tests.kit.programs.listed_registry import ListedRegistry
 from tests.kit.table.contracts import edited
 
@@ -39,7 +38,7 @@ TIME = "2026-11-23T10:00:00"
 
 
 def new(path: Path, *words: object) -> Result:
-    return CliRunner().invoke(app, ["contract", "new", str(path), *map(str, words)], env={"COLUMNS": "200"})
+    return CliRunner().invoke(COMMAND, ["contract", "new", str(path), *map(str, words)], env={"COLUMNS": "200"})
 
 
 def columns_of(path: Path) -> dict[str, str]:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import grpc
 import pytest
+from click.testing import CliRunner
 from grpc_health.v1 import health_pb2
-from typer.testing import CliRunner
 
-from tablegate.gateway.cli.main import app
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles
@@ -25,6 +24,7 @@ from tablegate.gateway.server.metrics import Metrics
 from tablegate.gateway.server.worker import WatchedStore
 from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1.status_pb2 import GetStatusResponse, TableStatus
+from tests.kit.command_line import COMMAND
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.http.certificates import Authority
 from tests.kit.store.memory import MemoryStore
@@ -124,10 +124,10 @@ def test_metrics_and_status_without_queries(port: int) -> None:
 
 
 def test_commands_ask_the_admin_port(port: int) -> None:
-    shown = CliRunner().invoke(app, ["status", "--address", f"127.0.0.1:{port}", "--json"])
+    shown = CliRunner().invoke(COMMAND, ["status", "--address", f"127.0.0.1:{port}", "--json"])
     assert [table["table"] for table in json.loads(shown.stdout)["tables"]] == ["ratings"]
     address = ("--address", f"127.0.0.1:{port}", "--json")
-    explained = CliRunner().invoke(app, ["explain", EXPLAINED, '{"movieId": 362}', *address])
+    explained = CliRunner().invoke(COMMAND, ["explain", EXPLAINED, '{"movieId": 362}', *address])
     assert json.loads(explained.stdout)["table"] == "ratings"
 
 
@@ -150,14 +150,14 @@ def data_port() -> Iterator[int]:
 
 @pytest.mark.parametrize("words", [("status",), ("explain", EXPLAINED)], ids=lambda words: words[0])
 def test_the_data_port_says_where_to_ask(data_port: int, words: tuple[str, ...]) -> None:
-    refused = CliRunner().invoke(app, [*words, "--address", f"127.0.0.1:{data_port}"])
+    refused = CliRunner().invoke(COMMAND, [*words, "--address", f"127.0.0.1:{data_port}"])
     assert refused.exit_code == 1
     text = "UNIMPLEMENTED (NOT_SERVED): this gateway answers it at its admin port, of --admin; ask there"
     assert text in " ".join(refused.stderr.split())
 
 
 def test_tables_are_listed_where_the_status_is_elsewhere(data_port: int) -> None:
-    shown = CliRunner().invoke(app, ["tables", "--address", f"127.0.0.1:{data_port}", "--json"])
+    shown = CliRunner().invoke(COMMAND, ["tables", "--address", f"127.0.0.1:{data_port}", "--json"])
     table = json.loads(shown.stdout)
     assert table["table"] == "ratings"
     assert "serving" not in table
