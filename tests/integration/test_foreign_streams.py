@@ -18,6 +18,7 @@ pytestmark = pytest.mark.jvm
 
 PARTITIONS = 3
 GETS = 200  # of each table
+WAIT_S = 300.0  # on a busy machine, with 600,000 inputs
 
 
 def _write(bootstrap: str, topic: str, seed: int, count: int, keys: int, *, since_ms: int) -> None:
@@ -58,16 +59,16 @@ def test_changelogs_are_served_as_interactive_queries_answer(
         sessions = ("sessions", "--topic", streams.changelog("sessions"), *of_text, "--windowed", "session")
         tables.add(*sessions, *kept)
         for name in ("orders", "page_views", "sessions"):
-            tables.wait_for(name, 1)
+            tables.wait_for(name, 1, WAIT_S)
         _write(broker.bootstrap, topic, 8, inputs, keys, since_ms=now_ms - 600_000)
         asked = streams.rows(2 * inputs)
         stored = {
             table: {row.key: row.value for row in asked if row.table == table}
             for table in ("totals", "stamped", "versions", "views", "sessions")
         }
-        soon(lambda: _totals(tables) == stored["totals"], "the totals are those of Kafka Streams")
-        soon(lambda: _views(tables) == stored["views"], "the windows are those of Kafka Streams")
-        soon(lambda: _sessions(tables) == stored["sessions"], "the sessions are those of Kafka Streams")
+        soon(lambda: _totals(tables) == stored["totals"], "the totals are those of Kafka Streams", WAIT_S)
+        soon(lambda: _views(tables) == stored["views"], "the windows are those of Kafka Streams", WAIT_S)
+        soon(lambda: _sessions(tables) == stored["sessions"], "the sessions are those of Kafka Streams", WAIT_S)
         assert all(len(rows) >= rows_min for rows in stored.values()), {
             name: len(rows) for name, rows in stored.items()
         }
@@ -78,12 +79,12 @@ def test_changelogs_are_served_as_interactive_queries_answer(
                 assert tables.get(name, row) == row
         for generation, store in enumerate(("stamped", "versions"), start=2):
             tables.add("orders", "--topic", streams.changelog(store), *of_text)
-            tables.wait_for("orders", generation)
+            tables.wait_for("orders", generation, WAIT_S)
             found = {(row.order_id,): {"quantity": row.quantity} for row in tables.rows("orders")}
             assert found == stored[store], f"the rows of {store} are those of Kafka Streams"
             assert tables.poison("orders") == {}
         tables.add("page_views", "--topic", windows, *of_text, "--windowed", "time")
-        tables.wait_for("page_views", 2)
+        tables.wait_for("page_views", 2, WAIT_S)
         assert _views(tables) == stored["views"]
 
 

@@ -73,15 +73,15 @@ class ForeignTables:
         found = [json.loads(line) for line in self.command("list", "--json").splitlines()]
         return next(int(one["generation"]) for one in found if one["table"] == table)
 
-    def wait_for(self, table: str, generation: int) -> None:
-        """Wait until all of a generation is answered."""
+    def wait_for(self, table: str, generation: int, seconds: float = 30.0) -> None:
+        """Wait until all of a generation is answered, `seconds` at most."""
 
         def is_live() -> bool:
             [status] = [one for one in self.gateway.status().tables if one.table == table]
             phases = [partition.phase for partition in status.partitions]
             return status.serving and status.manifest.generation == generation and set(phases) == {2}
 
-        soon(is_live, f"generation {generation} of {table} is served")
+        soon(is_live, f"generation {generation} of {table} is served", seconds)
 
     def is_served(self, table: str) -> bool:
         """Return whether the gateway answers from a table."""

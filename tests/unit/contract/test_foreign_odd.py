@@ -22,6 +22,7 @@ ROWS = """syntax = "proto3";
 package odd.v1;
 import "google/protobuf/any.proto";
 import "google/protobuf/duration.proto";
+import "google/protobuf/field_mask.proto";
 import "google/protobuf/struct.proto";
 import "google/protobuf/timestamp.proto";
 import "google/type/money.proto";
@@ -45,6 +46,12 @@ message Event {
   option (tablegate.v1.table) = {name: "events", key: "id"};
   string id = 1;
   google.protobuf.Timestamp at = 2;
+}
+message Update {
+  option (tablegate.v1.table) = {name: "updates", key: "id"};
+  string id = 1;
+  google.protobuf.FieldMask mask = 2;
+  repeated google.protobuf.FieldMask others = 3;
 }
 """
 
@@ -213,6 +220,31 @@ def test_an_any_in_json_is_what_it_says(tables: dict[str, Table], thing: Any, wa
         return
     with pytest.raises(UndecodableRecord):
         read(tables["rows"], "JSON", value)
+
+
+MASK = {"type": "record", "name": "Mask", "fields": [{"name": "paths", "type": {"type": "array", "items": "string"}}]}
+
+
+@pytest.mark.parametrize("slow", [[], [{"name": "enum", "type": {"type": "enum", "name": "E", "symbols": ["A"]}}]])
+@pytest.mark.parametrize(("path", "wanted"), [("a_b.c", "aB.c"), ("a,b", None), ("aB", None), ("", None)])
+def test_masks_are_those_that_json_can_say(
+    tables: dict[str, Table], path: str, wanted: str | None, slow: list[Any]
+) -> None:
+    """One with capitals ended each page of REST that had it."""
+    table = tables["updates"]
+    fields = [{"name": "mask", "type": MASK}, {"name": "others", "type": {"type": "array", "items": "Mask"}}, *slow]
+    mask = {"paths": ["x", path]}
+    value = {"mask": mask, "others": [mask]} | ({"enum": "A"} if slow else {})
+    if wanted is not None:
+        found = {"mask": f"x,{wanted}", "others": [f"x,{wanted}"]}
+        assert read_avro(table, fields, value) == found
+        assert read(table, "JSON", json.dumps({"mask": mask, "others": [mask]}).encode()) == found
+        assert read(table, "JSON", json.dumps(found).encode()) == found
+        return
+    with pytest.raises(UndecodableRecord):
+        read_avro(table, fields, value)
+    with pytest.raises(UndecodableRecord):
+        read(table, "JSON", json.dumps({"mask": mask}).encode())
 
 
 @pytest.mark.parametrize("key", [None, True, 1.5])

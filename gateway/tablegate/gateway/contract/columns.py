@@ -14,6 +14,7 @@ from tablegate.gateway.contract.keys import KeyType
 TIMESTAMP = "google.protobuf.Timestamp"
 MONEY = "google.type.Money"
 DURATION = "google.protobuf.Duration"
+FIELD_MASK = "google.protobuf.FieldMask"
 TIMESTAMP_S_MIN = -62_135_596_800  # year 1, the first that google.protobuf.Timestamp allows
 TIMESTAMP_S_MAX = 253_402_300_799  # the end of year 9999, the last
 DURATION_S_MAX = 315_576_000_000  # 10,000 years: what google.protobuf.Duration allows

@@ -23,11 +23,19 @@ from typing import Any, NamedTuple, Never
 
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from tablegate.gateway.contract.catalogue import Table
-from tablegate.gateway.contract.columns import DURATION_S_MAX, TIMESTAMP_S_MAX, TIMESTAMP_S_MIN, WRAPPERS, oneof_of
+from tablegate.gateway.contract.columns import (
+    DURATION_S_MAX,
+    FIELD_MASK,
+    TIMESTAMP_S_MAX,
+    TIMESTAMP_S_MIN,
+    WRAPPERS,
+    oneof_of,
+)
 from tablegate.gateway.contract.keys import ENCODERS, InvalidKey, KeyType, decode_key, is_only_numbers
 from tablegate.gateway.contract.row_code import (
     VARINTS,
@@ -261,6 +269,8 @@ def _writing(field: AvroField, target: _Target) -> Step:
     if avro_type == JSON:
         assert column.message_type is not None
         return Step(Kind.TEXT, encode=_json_encoder(target.tag(_LENGTH), GetMessageClass(column.message_type)))
+    if column.full_name == f"{FIELD_MASK}.paths":
+        return Step(Kind.TEXT, encode=_path_encoder(target.tag(_LENGTH)))
     if avro_type in ("string", "bytes"):
         kind = Kind.STRING if column.type == column.TYPE_STRING else Kind.BYTES
         return Step(kind, target.tag(_LENGTH), zero=zero)
@@ -323,6 +333,26 @@ def _text_encoder(step: Step) -> Callable[[bytes], bytes]:
         return b"" if text == step.zero else step.tag + varint(len(text)) + text
 
     return encode
+
+
+def _path_encoder(tag: bytes) -> Callable[[bytes], bytes]:
+    def encode(path: bytes) -> bytes:
+        check_text(path)
+        check_path(path.decode())
+        return tag + varint(len(path)) + path
+
+    return encode
+
+
+def check_path(path: str) -> None:
+    """Refuse a path of a FieldMask that its text in JSON does not give back: one with capitals, for one."""
+    mask = FieldMask(paths=[path])
+    try:
+        mask.FromJsonString(mask.ToJsonString())
+    except ValueError:
+        mask.Clear()
+    if mask.paths != [path]:
+        raise UndecodableRecord("value has a FieldMask with a path that JSON cannot say")
 
 
 def _bool_encoder(tag: bytes) -> Callable[[bytes], bytes]:

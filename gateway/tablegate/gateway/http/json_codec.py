@@ -143,10 +143,11 @@ class JsonCodec:
         return data
 
     def to_json(self, message_class: type[Message], data: bytes) -> bytes:
-        """Return the JSON of a message's bytes, compact; an Any of unknown type has its bytes as "value", in base64.
+        """Return the JSON of a message's bytes, compact.
 
-        Raise protobuf's `DecodeError`, or json_format's `SerializeToJsonError` where JSON cannot say it: for example
-        a time in the year 10000.
+        An Any whose type is unknown, whose bytes are not of its type, or of which JSON cannot say what is in it, has
+        its bytes as "value", in base64. Raise protobuf's `DecodeError`, or json_format's `SerializeToJsonError` where
+        JSON cannot say it: for example a time in the year 10000.
         """
         message: Message = message_class.FromString(data)
         try:
@@ -155,19 +156,30 @@ class JsonCodec:
             return compact(self.to_value(message))
 
     def _special(self, message: Message) -> Any:
-        return json_format.MessageToDict(message, descriptor_pool=self._any_types)
+        return self.to_value(message)  # of one Any: what is wrong with it changes no other one
 
     def to_value(self, message: Message, **style: bool) -> Any:
-        """Return what the JSON of a message holds; raise as `to_json` does. May change Anys inside `message`.
+        """Return what the JSON of a message holds; raise as `to_json` does.
 
         `style`: options of `json_format.MessageToDict`.
         """
         try:
             return json_format.MessageToDict(message, descriptor_pool=self._any_types, **style)
-        except TypeError:
-            _seal(self._any_types, message)
-            sealed: Any = _SealedTypes(self._pools)
-            return json_format.MessageToDict(message, descriptor_pool=sealed, **style)
+        except Exception:
+            sealed, types = self._sealed(message)
+            if not types.sealed:
+                raise
+            return json_format.MessageToDict(sealed, descriptor_pool=types, **style)
+
+    def _sealed(self, message: Message) -> tuple[Message, Any]:
+        """Return a copy of a message in which an Any of a type has its bytes alone, where one of them has to."""
+        types = _SealedTypes(self._pools)
+        while True:
+            sealed, known = type(message)(), len(types.sealed)
+            sealed.CopyFrom(message)
+            _seal(types, sealed)
+            if len(types.sealed) == known:  # else one that came before may be of the type, too
+                return sealed, types
 
     def unpacked(self, packed: any_pb2.Any) -> Message | None:
         """Return the message in an Any; None where its type is not known or its bytes are not of it."""
@@ -252,15 +264,18 @@ class _AnyTypes:
 
 
 class _SealedTypes(_AnyTypes):
-    """The same once `_seal` was there: what no pool has is a BytesValue."""
+    """The same, but for the types in `sealed`: an Any of these is a BytesValue."""
+
+    def __init__(self, pools: Sequence[DescriptorPool]) -> None:
+        super().__init__(pools)
+        self.sealed: set[str] = set()
 
     @override
     def FindMessageTypeByName(self, name: str) -> Descriptor:
-        try:
-            return super().FindMessageTypeByName(name)
-        except KeyError:
+        if name in self.sealed:
             sealed: Descriptor = wrappers_pb2.BytesValue.DESCRIPTOR
             return sealed
+        return super().FindMessageTypeByName(name)
 
 
 def shown_name(name: str) -> str:
@@ -290,21 +305,25 @@ def _check_names(message: Descriptor, value: Any, path: str) -> None:
             _check_names(field.message_type, item, f"{here}[{place}]" if field.is_repeated else here)
 
 
-def _seal(types: _AnyTypes, message: Message) -> None:
-    """Put the bytes of each Any of unknown type inside `message` into a BytesValue, and leave its type's name."""
-    if message.DESCRIPTOR.full_name == any_pb2.Any.DESCRIPTOR.full_name:
-        packed: Any = message
-        try:
-            inner = GetMessageClass(types.FindMessageTypeByName(packed.type_url.rpartition("/")[2]))()
-        except KeyError:
-            inner = wrappers_pb2.BytesValue(value=packed.value)
-        else:
-            inner.ParseFromString(packed.value)
+def _seal(types: _SealedTypes, message: Message) -> None:
+    """Seal each Any inside `message` that JSON cannot say: its bytes go into a BytesValue, its type's name stays."""
+    if message.DESCRIPTOR.full_name != any_pb2.Any.DESCRIPTOR.full_name:
+        for inner in messages_in(message):
             _seal(types, inner)
-        packed.value = inner.SerializeToString()
         return
-    for inner in messages_in(message):
-        _seal(types, inner)
+    packed: Any = message
+    name = packed.type_url.rpartition("/")[2]
+    if name not in types.sealed:
+        try:
+            inside = GetMessageClass(types.FindMessageTypeByName(name)).FromString(packed.value)
+            _seal(types, inside)
+            json_format.MessageToDict(inside, descriptor_pool=types)  # type: ignore[arg-type]
+        except Exception:  # noqa: BLE001  whatever it is, the bytes can be said
+            types.sealed.add(name)
+        else:
+            packed.value = inside.SerializePartialToString()
+            return
+    packed.value = wrappers_pb2.BytesValue(value=packed.value).SerializeToString()
 
 
 def _check_keys(limit: KeysLimit, value: Any) -> None:

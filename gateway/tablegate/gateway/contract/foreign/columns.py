@@ -23,7 +23,7 @@ from uuid import UUID
 from google.protobuf import json_format
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import Message
+from google.protobuf.message import EncodeError, Message
 
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.columns import (
@@ -31,6 +31,7 @@ from tablegate.gateway.contract.columns import (
     ANY_JSON,
     DURATION,
     DURATION_S_MAX,
+    FIELD_MASK,
     JSON_MESSAGES,
     TIMESTAMP_S_MAX,
     TIMESTAMP_S_MIN,
@@ -42,7 +43,7 @@ from tablegate.gateway.contract.columns import (
 )
 from tablegate.gateway.contract.foreign.sayable import check_sayable
 from tablegate.gateway.contract.keys import KeyColumn, KeyType, KeyValue
-from tablegate.gateway.contract.rows import UndecodableRecord, put_json
+from tablegate.gateway.contract.rows import UndecodableRecord, check_path, put_json
 from tablegate.gateway.contract.value_schemas import columns_of
 
 _NUMERAL = re.compile(r"-?[0-9]{1,20}")
@@ -63,6 +64,7 @@ _MICROS_OF = {
     "org.apache.kafka.connect.data.Date": _DAY_MICROS,
 }
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
+LACKS_REQUIRED = "value lacks a field that its message requires"
 _NANO_TIMESTAMP = "io.debezium.time.NanoTimestamp"
 
 
@@ -108,7 +110,10 @@ class RowMaker:
         except _Misfit as error:
             raise UndecodableRecord(f'value has a "{error}" that its column cannot hold') from None
         self.put_key(row, key)
-        return row.SerializeToString()
+        try:
+            return row.SerializeToString()
+        except EncodeError:
+            raise UndecodableRecord(LACKS_REQUIRED) from None
 
     def key_bytes(self, key: Sequence[KeyValue]) -> bytes:
         """Return the bytes of a row that has the columns of a key alone; raise `UndecodableRecord`."""
@@ -330,6 +335,8 @@ def _message_setter(field: FieldDescriptor) -> _Put:
     if message.full_name == ANY:
         types = message.file.pool
         return lambda packed, value, _: _put_any(packed, value, types)
+    if message.full_name == FIELD_MASK:
+        return _put_mask
     if message.full_name in WRAPPERS:
         convert = _converter(message.fields_by_name["value"])
         return lambda wrapper, value, _: setattr(wrapper, "value", convert(value))
@@ -399,6 +406,16 @@ def _put_any(packed: Any, value: Any, types: DescriptorPool) -> None:
         raise ValueError  # it is no Any
     packed.type_url, packed.value = _text(url or ""), _bytes(value.get("value") or b"")
     check_sayable(packed)
+
+
+def _put_mask(mask: Any, value: Any, _: Hint) -> None:
+    """Text is as protobuf has it, "customer,address.city"; an object has paths."""
+    if isinstance(value, str):
+        mask.FromJsonString(value)
+    else:
+        mask.paths.extend(map(_text, _list(value["paths"])))
+    for path in mask.paths:
+        check_path(path)
 
 
 def _json_of(value: Any, hint: Hint, *, is_value: bool) -> Any:

@@ -1,7 +1,8 @@
-"""Messages that JSON cannot say: those with a time in the year 10000, or a number of a Struct that is none.
+"""Messages that no client could be given: those with a time in the year 10000, or a number of a Struct that is none.
 
 Protobuf takes them, and whoever writes a topic may have written them. A page or a stream of REST would end at such a
-row, and so would the command line: so it is set aside like one that does not parse.
+row, and so would the command line: so it is set aside like one that does not parse. So is what is so deep in itself
+that it can be read alone, but not within an answer.
 
 Decision: docs/decisions/0136-what-json-cannot-say-is-no-row.md
 """
@@ -19,32 +20,38 @@ from tablegate.gateway.contract.columns import (
     ANY_JSON,
     DURATION,
     DURATION_S_MAX,
+    FIELD_MASK,
     TIMESTAMP,
     TIMESTAMP_S_MAX,
     TIMESTAMP_S_MIN,
     is_map,
     messages_in,
 )
-from tablegate.gateway.contract.rows import UndecodableRecord
+from tablegate.gateway.contract.rows import UndecodableRecord, check_path
 
 _NANOS = 10**9
+DEPTH_MAX = 95  # of messages in a row: protobuf's parsers end at 100, and an answer is around it
+_UNCHECKED = 3  # `FeatureSet.Utf8Validation.NONE`: strings of proto2 may be any bytes
 
 Check = Callable[[Any], None]
 """Raises `UndecodableRecord` where JSON cannot say a message, or all that a field holds."""
 
 
-def check_of(message: Descriptor) -> Check | None:
+def check_of(message: Descriptor, depth: int = 0) -> Check | None:
     """Return the check of a type of messages that is not within itself; None where JSON can say all of them.
 
-    It looks at those fields alone that need it: a row is checked for each record.
+    It looks at those fields alone that need it: a row is checked for each record. `depth`: of messages that it is in.
     """
+    nested = _NESTED.get(message.full_name)
+    if nested is not None:
+        return lambda found: nested(found, depth)
     known = _CHECKS.get(message.full_name)
     if known is not None:
         return known
     whole: list[tuple[str, Check]] = []
     single: list[tuple[str, Check]] = []
     for field in message.fields:
-        check = _field_check(field)
+        check = _field_check(field, depth + 1)
         if check is not None:
             (whole if field.is_repeated else single).append((field.name, check))
     if not whole and not single:
@@ -60,22 +67,32 @@ def check_of(message: Descriptor) -> Check | None:
     return check_fields
 
 
-def _field_check(field: FieldDescriptor) -> Check | None:
+def _field_check(field: FieldDescriptor, depth: int) -> Check | None:
     """Return the check of all that a field holds."""
     of = field.message_type
-    if of is not None and is_map(field):
-        of = of.fields_by_name["value"].message_type
-    check = None if of is None else check_of(of)
-    if check is None or not field.is_repeated:
-        return check
-    if is_map(field):
+    if of is None or not is_map(field):
+        check = _value_check(field, depth)
+        return _check_each(check) if check is not None and field.is_repeated else check
+    check_key = _value_check(of.fields_by_name["key"], depth)
+    check = _value_check(of.fields_by_name["value"], depth + 1)
+    if check is None and check_key is None:
+        return None
 
-        def check_values(found: Any) -> None:
-            for one in found.values():
+    def check_entries(found: Any) -> None:
+        try:
+            entries = [*found.items()]
+        except UnicodeDecodeError:  # of a key: the runtime gives no such
+            _check_text(b"")
+        for key, one in entries:
+            if check_key is not None:
+                check_key(key)
+            if check is not None:
                 check(one)
 
-        return check_values
+    return check_entries
 
+
+def _check_each(check: Check) -> Check:
     def check_all(found: Any) -> None:
         for one in found:
             check(one)
@@ -83,14 +100,40 @@ def _field_check(field: FieldDescriptor) -> Check | None:
     return check_all
 
 
-def check_sayable(message: Message) -> None:
-    """Raise `UndecodableRecord` where JSON cannot say a message, of whatever type."""
-    check = _CHECKS.get(message.DESCRIPTOR.full_name)
+def _value_check(field: FieldDescriptor, depth: int) -> Check | None:
+    """Return the check of one value of a field."""
+    if field.message_type is not None:
+        return check_of(field.message_type, depth)
+    features: Any = field
+    is_any_text = field.type == field.TYPE_STRING and features._GetFeatures().utf8_validation == _UNCHECKED
+    return _check_text if is_any_text else None
+
+
+def check_sayable(message: Message, depth: int = 0) -> None:
+    """Raise `UndecodableRecord` where JSON cannot say a message, of whatever type. `depth`: messages that it is in."""
+    _check_depth(depth)
+    name = message.DESCRIPTOR.full_name
+    nested = _NESTED.get(name)
+    if nested is not None:
+        nested(message, depth)
+        return
+    check = _CHECKS.get(name)
     if check is not None:
         check(message)
         return
     for inside in messages_in(message):
-        check_sayable(inside)
+        check_sayable(inside, depth + 1)
+
+
+def _check_depth(depth: int) -> None:
+    if depth > DEPTH_MAX:
+        raise UndecodableRecord(f"value has more than {DEPTH_MAX} messages in one another")
+
+
+def _check_text(text: Any) -> None:
+    """Refuse a string of proto2 that is none: the runtime gives its bytes."""
+    if isinstance(text, bytes):
+        raise UndecodableRecord("value has a string that is not UTF-8")
 
 
 def _check_time(time: Any) -> None:
@@ -105,43 +148,49 @@ def _check_duration(duration: Any) -> None:
         raise UndecodableRecord("value has a duration whose parts are not of one sign, or too large")
 
 
-def _check_value(value: Any) -> None:
+def _check_mask(mask: Any) -> None:
+    for path in mask.paths:
+        check_path(path)
+
+
+def _check_value(value: Any, depth: int = 0) -> None:
+    _check_depth(depth)
     match value.WhichOneof("kind"):
         case "number_value":
             if not math.isfinite(value.number_value):
                 raise UndecodableRecord("value has a number in a Struct or Value that JSON does not have")
         case "struct_value":
-            _check_struct(value.struct_value)
+            _check_struct(value.struct_value, depth + 1)
         case "list_value":
-            _check_list(value.list_value)
+            _check_list(value.list_value, depth + 1)
 
 
-def _check_struct(struct: Any) -> None:
+def _check_struct(struct: Any, depth: int = 0) -> None:
     for one in struct.fields.values():
-        _check_value(one)
+        _check_value(one, depth + 2)  # an entry of the map is a message, too
 
 
-def _check_list(several: Any) -> None:
+def _check_list(several: Any, depth: int = 0) -> None:
     for one in several.values:
-        _check_value(one)
+        _check_value(one, depth + 1)
 
 
-def _check_any(packed: Any) -> None:
+def _check_any(packed: Any, depth: int = 0) -> None:
     """Check what is in an Any, where the contract has its type; bytes of others are shown as they are."""
     try:
         of = packed.DESCRIPTOR.file.pool.FindMessageTypeByName(packed.type_url.rpartition("/")[2])
-        check_sayable(GetMessageClass(of).FromString(packed.value))
+        check_sayable(GetMessageClass(of).FromString(packed.value), depth + 1)
     except KeyError:
         return
     except DecodeError:
         raise UndecodableRecord("value has an Any whose bytes are not of its type") from None
 
 
-_CHECKS: Mapping[str, Check] = {
-    TIMESTAMP: _check_time,
-    DURATION: _check_duration,
+# Those that may be in themselves, and so are counted.
+_NESTED: Mapping[str, Callable[[Any, int], None]] = {
     ANY: _check_any,
     ANY_JSON: _check_value,
     "google.protobuf.Struct": _check_struct,
     "google.protobuf.ListValue": _check_list,
 }
+_CHECKS: Mapping[str, Check] = {TIMESTAMP: _check_time, DURATION: _check_duration, FIELD_MASK: _check_mask}

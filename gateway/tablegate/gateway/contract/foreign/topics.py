@@ -47,7 +47,7 @@ _OTHER_PARTITION = (
 )
 _OTHER_WRITING = "key is written in another way than its columns say, and would not be found; say --partitioner unknown"
 
-_READER = 2  # counted up where the same records come to other rows than before, so that stores are restored
+_READER = 3  # counted up where the same records come to other rows than before, so that stores are restored
 
 ForeignRow = tuple[bytes, bytes | None]
 """The key bytes of a record, and its row; None where it is deleted."""

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Protocol
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from typing_extensions import override
 
 from tablegate.gateway.contract.catalogue import Table
-from tablegate.gateway.contract.columns import messages_in
+from tablegate.gateway.contract.columns import is_map, messages_in
 from tablegate.gateway.contract.foreign.avro import AvroSchemas
-from tablegate.gateway.contract.foreign.columns import Hints, RowMaker, avro_hints, connect_hints
+from tablegate.gateway.contract.foreign.columns import LACKS_REQUIRED, Hints, RowMaker, avro_hints, connect_hints
 from tablegate.gateway.contract.foreign.framing import PLAIN_ID, ProtobufFrame, schema_id_of
 from tablegate.gateway.contract.foreign.keys import UnfitTopic, read_json
 from tablegate.gateway.contract.foreign.sayable import check_of
@@ -26,7 +26,7 @@ from tablegate.gateway.contract.rows import (
     UnfitSchema,
     row_reader,
 )
-from tablegate.gateway.contract.value_schemas import fit_fields
+from tablegate.gateway.contract.value_schemas import columns_of, fit_fields
 from tablegate.v1 import changelog_pb2
 from tablegate.v1.changelog_pb2 import ForeignTopic
 
@@ -153,8 +153,12 @@ class _AvroValues(ValueReader):
         self._fast: dict[int, Callable[[bytes], bytes]] = {}
         self._hints: dict[int, Hints] = {}
         key = [column.name for column in table.key]
+        # That a field of proto2 is there which has to be, the runtime says of a message that it writes.
+        has_required = any(column.is_required for column in columns_of(table.row))
         for schema_id, text in schemas.items():
             try:
+                if has_required:
+                    raise UnfitSchema("it has required fields")
                 fields = fit_fields(f"value schema {schema_id}", table, text, without=key, by_json_names=True)
                 self._fast[schema_id] = row_reader(fields, start=self._start)
             except UnfitSchema:
@@ -229,7 +233,10 @@ class _ProtobufValues(ValueReader):
             self._check(row)
         # Clients are given what the contract has, and nothing else that is in the topic. To look at each message for
         # what is left out would take half of the time; that it became shorter says as much.
-        whole = row.ByteSize()
+        try:
+            whole = row.ByteSize()
+        except EncodeError:
+            raise UndecodableRecord(LACKS_REQUIRED) from None
         row.DiscardUnknownFields()
         if row.ByteSize() != whole:
             _check_unknown_fields(self._parse(value))
@@ -245,7 +252,12 @@ def _check_unknown_fields(message: Any) -> None:
     """Raise `UndecodableRecord` where a message, or one in it, has a field that its type has as another type."""
     unknown = UnknownFieldSet(message)
     for at in range(len(unknown)):
-        if unknown[at].field_number in message.DESCRIPTOR.fields_by_number:
-            raise UndecodableRecord("value has a field of another type than the contract")
+        field = message.DESCRIPTOR.fields_by_number.get(unknown[at].field_number)
+        if field is None:
+            continue
+        of = field.message_type.fields_by_name["value"] if is_map(field) else field
+        if of.enum_type is not None and of.enum_type.is_closed:
+            raise UndecodableRecord("value has a number of an enum of proto2 that the contract lacks")
+        raise UndecodableRecord("value has a field of another type than the contract")
     for inner in messages_in(message):
         _check_unknown_fields(inner)
