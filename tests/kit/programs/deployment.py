@@ -1,5 +1,8 @@
 """What the deployment files say: the services of docker-compose.yml, Kubernetes objects, and their command lines."""
 
+import os
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typer.main import get_command
 
 from tablegate.gateway.cli.main import app as tablegate
 from tablegate.jobs.running.__main__ import main as run_job
+from tests.kit.programs.go_tools import TOOLS
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
@@ -21,6 +25,16 @@ def compose() -> dict[str, Any]:
     """Return docker-compose.yml, its anchors resolved."""
     found: dict[str, Any] = yaml.load(COMPOSE_FILE.read_text(), yaml.CSafeLoader)
     return found
+
+
+def compose_command() -> list[str] | None:
+    """Return the words that run Docker Compose, Docker's plugin or a program of its own; None where it is not here."""
+    if shutil.which("docker") is not None:
+        asked = subprocess.run(["docker", "compose", "version"], check=False, capture_output=True)
+        if asked.returncode == 0:
+            return ["docker", "compose"]
+    alone = shutil.which("docker-compose", path=f"{TOOLS}{os.pathsep}{os.environ['PATH']}")
+    return None if alone is None else [alone]
 
 
 def kubernetes_objects() -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,15 @@ from typer.main import get_command
 from tablegate.gateway.cli.main import app
 from tablegate.gateway.server.config import ServeConfig
 from tablegate.gateway.server.supervisor import KILL_MARGIN_S, REPLICATOR_STOP_S
-from tests.kit.programs.deployment import DEPLOY, ROOT, compose, job_arguments, serve_arguments
+from tests.kit.programs.deployment import (
+    COMPOSE_FILE,
+    DEPLOY,
+    ROOT,
+    compose,
+    compose_command,
+    job_arguments,
+    serve_arguments,
+)
 
 FILE = compose()
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
@@ -156,3 +165,37 @@ def test_prometheus_asks_where_somebody_listens() -> None:
     paths = {job["job_name"]: job.get("metrics_path", "/metrics") for job in config["scrape_configs"]}
     sink = (DEPLOY / "spark" / "metrics.properties").read_text()
     assert f"path={paths['spark'].rstrip('/')}\n" in sink
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("has_secret", [True, False])
+@pytest.mark.parametrize("profiles", [("one",), ("three",), ("one", "redis")])
+def test_compose_itself_takes_the_file(tmp_path: Path, profiles: tuple[str, ...], has_secret: bool) -> None:
+    """Compose knows rules that the schema does not. It asks no daemon for this."""
+    command = compose_command()
+    if command is None:
+        pytest.skip("Docker Compose is not here")
+    if has_secret:
+        (tmp_path / "token.key").write_text("secret")
+    command += ["--file", str(COMPOSE_FILE), "--project-directory", str(tmp_path)]
+    for profile in profiles:
+        command += ["--profile", profile]
+    done = subprocess.run([*command, "config", "--format", "json"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    wanted = {name for name, service in SERVICES.items() if {*service.get("profiles", profiles)} & {*profiles}}
+    assert set(found["services"]) == wanted
+    for name in GATEWAYS:
+        assert [secret["source"] for secret in found["services"][name]["secrets"]] == ["token-key"]
+        assert found["services"][name]["read_only"] is True
+    assert found["secrets"]["token-key"]["file"] == str(tmp_path / "token.key")
+
+
+@pytest.mark.tools
+def test_compose_refuses_a_secret_that_nobody_declares(tmp_path: Path) -> None:
+    command = compose_command()
+    if command is None:
+        pytest.skip("Docker Compose is not here")
+    (tmp_path / "wrong.yml").write_text("services: {a: {image: b, secrets: [token-key]}}")
+    done = subprocess.run([*command, "--file", str(tmp_path / "wrong.yml"), "config"], check=False, capture_output=True)
+    assert done.returncode != 0
