@@ -199,6 +199,19 @@ def test_a_nested_sample_is_a_contract(tmp_path: Path) -> None:
     assert "repeated Line lines = 3;" in path.read_text()
 
 
+@pytest.mark.parametrize("package", ["com.google.v1", "a.tablegate.v1", "com.google.protobuf.v1", "google.v1"])
+def test_a_package_may_have_the_names_of_what_it_imports(tmp_path: Path, package: str) -> None:
+    """Within com.google, google.protobuf.Timestamp is com.google.protobuf.Timestamp."""
+    sample = tmp_path / "sample.json"
+    sample.write_text(json.dumps({"id": 1, "at": f"{TIME}Z", "times": [f"{TIME}Z"], "tablegate": {"a": 1}}))
+    done = new(tmp_path / "made.proto", "--from", sample, "--row", "Order", "--key", "id", "--package", package)
+    assert done.exit_code == 0, done.output
+    catalogue = bind(load_descriptors(tmp_path / "made.proto"))
+    at = catalogue.tables["orders"].row.fields_by_name["at"].message_type
+    assert at is not None
+    assert at.full_name == "google.protobuf.Timestamp"
+
+
 def test_records_arrays_and_maps_of_a_schema(tmp_path: Path) -> None:
     line = {
         "type": "record",

@@ -46,12 +46,12 @@ class AskedTable:
     key: Sequence[str] = ()
     partition_by: Sequence[str] = ()
 
-    def lines(self, row: str) -> list[str]:
-        """Return the lines of the table option of a row of that name."""
+    def lines(self, row: str, names: Names) -> list[str]:
+        """Return the lines of the table option of a row of that name, in a file of these names."""
         entries = [f'name: "{self.name or table_name(row)}"']
         entries += [f'key: "{column}"' for column in self.key]
         entries += [f'partition_by: "{column}"' for column in self.partition_by]
-        return ["option (tablegate.v1.table) = {", *(f"  {entry}" for entry in entries), "};"]
+        return [f"option ({names.written('tablegate.v1.table')}) = {{", *(f"  {entry}" for entry in entries), "};"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,8 @@ def _option(text: str, file: FileDescriptorProto, row: Descriptor, asked: AskedT
     assert opened is not None, "protoc found it there"
     begun = text[_start_of(text, line) :]
     indent = begun[: len(begun) - len(begun.lstrip(" \t"))] + "  "
-    option = "".join(f"{indent}{one}\n" for one in asked.lines(row.name))
+    names = Names(file.package, [message.name for message in file.message_type])
+    option = "".join(f"{indent}{one}\n" for one in asked.lines(row.name, names))
     rest = re.compile(r"[ \t]*(//[^\n]*)?\r?\n").match(text, opened.end())
     if rest is None:  # something follows in the same line
         return opened.end(), f"\n{option}{indent}"

@@ -7,7 +7,7 @@ what to do: most often to leave the field out.
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from tablegate.gateway.contract.columns import (
 )
 from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.gateway.contract.generated.names import capitalized, folded, snake_case, words_of
+from tablegate.gateway.contract.generated.text import Names
 
 SAMPLE_BYTES_MAX = 16 * 2**20  # thousands of objects say no more than hundreds
 
@@ -114,7 +115,8 @@ class Row:
     def text(self, package: str, key: Collection[str]) -> str:
         """Return the .proto that has this message and those in it. Key columns are always there."""
         every = [*self.columns, *(column for one in self.inner for column in one.columns)]
-        imports = sorted({name for one in every if (name := _import_of(one.type)) is not None})
+        imports = sorted({_IMPORTS[name] for one in every if (name := _named_in(one.type)) in _IMPORTS})
+        names = Names(package, [self.name, *(one.name for one in self.inner)])
         lines = ['syntax = "proto3";', "", f"package {package};", ""]
         lines += [*(f'import "{name}";' for name in imports), ""] if imports else []
         enums: dict[str, list[tuple[str, EnumDescriptor]]] = {"": []}  # by the message that they are in
@@ -127,18 +129,23 @@ class Row:
         named = {name for name, *_ in messages}
         messages += [(of, "", (), ()) for of in enums if of and of not in named]
         for name, comment, columns, always in messages:
-            lines += [*_message(name, comment, columns, always, enums.get(name, ())), ""]
+            written = [replace(one, type=_written(one.type, names)) for one in columns]
+            lines += [*_message(name, comment, written, always, enums.get(name, ())), ""]
         for name, enum in enums[""]:
             lines += [*_enum(name, enum), ""]
         return "\n".join(lines)
 
 
-def _import_of(type_: str) -> str | None:
-    """Return the file that a column's type is in; None where that is no other file."""
+def _named_in(type_: str) -> str:
+    """Return the type of a value of a column."""
     name = type_.removeprefix("repeated ")
-    if name.startswith("map<"):
-        name = name.removesuffix(">").partition(", ")[2]
-    return _IMPORTS.get(name)
+    return name.removesuffix(">").partition(", ")[2] if name.startswith("map<") else name
+
+
+def _written(type_: str, names: Names) -> str:
+    """Return a column's type as it is written in its file: some types of other files need a dot before them there."""
+    name = _named_in(type_)
+    return type_.replace(name, names.written(name)) if name in _IMPORTS else type_
 
 
 def _message(

@@ -35,6 +35,16 @@ _INTEGERS: dict[int | str, tuple[int, bool]] = {
 """How many bits of a number beside its sign, and whether it has one, by the type of a column."""
 
 
+_VARINTS = ("INT32", "INT64", "UINT32", "UINT64", "BOOL", "ENUM")
+_WRITTEN: dict[int | str, str] = {
+    **{getattr(FieldDescriptor, f"TYPE_{name}"): "varint" for name in _VARINTS},
+    **dict.fromkeys((FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SINT64), "zigzag"),
+    **dict.fromkeys((FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32), "4 bytes"),
+    **dict.fromkeys((FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64), "8 bytes"),
+}
+"""How Protobuf writes a number, by the type of its column; other types differ from one another."""
+
+
 def table_differences(old: Table, new: Table) -> list[Difference]:
     """Return in what two tables of one name differ, apart from their queries."""
     found = [*_placing(old, new), *_retention(old, new), *_row(old, new), *_indexes(old, new)]
@@ -137,8 +147,25 @@ def _of_rows(old: Table, new: Table, found: FieldDifference) -> tuple[Effect, st
     if found.before is not None and found.now is not None and (rows := _set_aside(found.before, found.now)) is not None:
         return Effect.REBUILD, f"gateways would set aside rows with {rows}"
     if found.kind is not Kind.ENUM and old.row_digest != new.row_digest:
-        return Effect.RESTORE, "gateways store rows anew"
+        return Effect.RESTORE, f"gateways store rows anew{_of_others(found)}"
     return Effect.SAFE, ""
+
+
+def _of_others(found: FieldDifference) -> str:
+    """Return what becomes of records that others write, whose producers do not know of the change."""
+    before, now = found.before, found.now
+    if before is None or now is None:
+        return ""
+    if before.number != now.number or _written(before) != _written(now):
+        return "; a topic of others in Protobuf is read wrongly, or not at all, until its producers change, too"
+    if before.enum_type is not None and now.enum_type is None:
+        return "; records of others that have names of the enum, as JSON does, are set aside"
+    return ""
+
+
+def _written(field: FieldDescriptor) -> object:
+    kind = _type(field)
+    return (_WRITTEN.get(kind, kind), field.message_type is None)
 
 
 def _refusal(old: Table, new: Table, before: FieldDescriptor | None, now: FieldDescriptor | None) -> str | None:
