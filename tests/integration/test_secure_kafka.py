@@ -330,9 +330,13 @@ def test_a_gateway_takes_up_files_that_change(kafka: SecureKafka, tmp_path: Path
     renew_s = 1.0 if mechanism in ("SSL", "OAUTHBEARER") else 3_600.0
     with closing(KafkaLog(settings.bootstrap, options, request_timeout_s=1.0, quiet_s=0.0, renew_s=renew_s)) as log:
         log.follow(TopicPartition(topic, 0), Place(Offset(0)))
-        with pytest.raises(LogUnavailable):
-            log.describe_topic(topic).result(WAIT_S)
-        file.write_text(correct)
+        for text in (wrong, correct[: len(correct) // 2], ""):  # as an editor leaves it for a moment
+            file.write_text(text)
+            with pytest.raises(LogUnavailable):
+                log.describe_topic(topic).result(WAIT_S)
+            log.fetch(records_max=1, timeout_s=0.0)
+        (tmp_path / "new").write_text(correct)
+        (tmp_path / "new").rename(file)
         produce(kafka.broker.bootstrap, topic, [NewRecord(b"key", b"value")])
         found: list[Fetched] = []
 
@@ -438,6 +442,25 @@ def test_a_gateway_names_the_right_that_it_lacks(kafka: SecureKafka, tmp_path: P
     why = 'Kafka gives user "nobody" no right to Read on topic "tables"; add it with kafka-acls.sh --add '
     with gateway:
         soon(lambda: why in gateway.log_file.read_text().replace('\\"', '"'), why)
+
+
+def test_table_add_names_the_right_to_read_that_it_lacks(kafka: SecureKafka, tmp_path: Path) -> None:
+    """It said that the topic had no records yet."""
+    contract = Path(write_job(tmp_path, "orders", "orders")).with_name("orders.proto")
+    for topic in ("theirs", "tables"):
+        if topic not in kafka.topics():
+            create_topic(kafka.broker.bootstrap, topic, 1, {})
+    produce(kafka.broker.bootstrap, "theirs", [NewRecord(b"ann", b"{}")])
+    rights = [(TOPIC, "theirs", DESCRIBE), (TOPIC, "theirs", DESCRIBE_CONFIGS), (TOPIC, "tables", READ)]
+    kafka.allow("nobody", rights)
+    words = ("table", "add", "orders", "--topic", "theirs", "--key", "utf8", "--value", "json")
+    line = refusal(
+        *words, "--retention", "7d", "--contract", str(contract), "--kafka", str(kafka.settings("PLAIN", "nobody"))
+    )
+    kafka.forbid("nobody", rights)
+    assert line.startswith(
+        'error: Kafka gives user "nobody" no right to Read on topic "theirs"; add it with kafka-acls.sh'
+    )
 
 
 @pytest.mark.parametrize(

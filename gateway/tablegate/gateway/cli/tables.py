@@ -4,6 +4,7 @@ Decision: docs/decisions/0093-topics-of-others.md
 """
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -355,6 +356,8 @@ def _published(bootstrap: str | None, kafka: Path | None, tables_topic: str | No
     settings = load_settings(kafka, bootstrap=bootstrap)
     topic = settings.own_topic("tables") if tables_topic is None else tables_topic
     published = PublishedManifests(settings.bootstrap, settings.librdkafka(), topic)
+    # A gateway logs what keeps it from Kafka; a command says it, once, as it ends.
+    logging.getLogger("tablegate").addHandler(logging.NullHandler())
     try:
         yield published
     finally:

@@ -22,9 +22,9 @@ Decision: docs/decisions/0028-latest-is-asked-by-the-replicator.md
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from confluent_kafka import (
@@ -129,7 +129,7 @@ class KafkaLog(Log):
             self._consumer = self._new_consumer()
             self._admin = self._new_admin()
         except KafkaException as error:
-            raise LogUnavailable(f"the Kafka client refuses its options: {error.args[0].str()}") from None
+            raise LogUnavailable(_refused_options(error)) from None
         self._appender = KafkaAppender(self._client, renew_s)
         self._followed: dict[TopicPartition, Place] = {}
         self._unproved: set[TopicPartition] = set()  # of those: what was read before is not known to be there still
@@ -190,7 +190,8 @@ class KafkaLog(Log):
 
     def _record_no_answer(self) -> None:
         if self._descriptions.failed():
-            self._admin = self._new_admin()
+            with _keeping_the_old():
+                self._admin = self._new_admin()
 
     def _check_consumer(self, topic: str) -> None:
         """Ask a quiet consumer what another client was just answered: without an answer it has lost its brokers."""
@@ -310,9 +311,13 @@ class KafkaLog(Log):
 
     def _renew_consumer(self) -> None:
         """Go on with a new consumer, at the offsets that the old one had delivered."""
-        _logger.warning("the Kafka consumer gets no answer while Kafka answers others; a new consumer replaces it")
-        old, self._consumer = self._consumer, self._new_consumer()
         self._must_renew = False
+        old = self._consumer
+        with _keeping_the_old():
+            self._consumer = self._new_consumer()
+        if self._consumer is old:
+            return
+        _logger.warning("the Kafka consumer gets no answer while Kafka answers others; a new consumer replaces it")
         self._assign(self._followed)
         threading.Thread(target=old.close, name="kafka-close", daemon=True).start()  # it may wait for brokers
 
@@ -374,7 +379,8 @@ class KafkaLog(Log):
             if topic_partition.topic not in self._unreadable:
                 self._unreadable.add(topic_partition.topic)
                 right = Right("Read", "topic", topic_partition.topic)
-                _logger.warning("%s", refused_right(self._client, error.name(), right))
+                self._trouble = refused_right(self._client, error.name(), right) or ""
+                _logger.warning("%s", self._trouble)
         else:
             self._note(error)
 
@@ -454,6 +460,19 @@ class KafkaLog(Log):
             self._consumer.close()
 
 
+@contextmanager
+def _keeping_the_old() -> Iterator[None]:
+    """Go on with a client where none can be made in its place: a file of a certificate may be half written just now."""
+    try:
+        yield
+    except KafkaException as error:
+        _logger.warning("%s", _refused_options(error))
+
+
+def _refused_options(error: KafkaException) -> str:
+    return f"the Kafka client refuses its options: {error.args[0].str()}; correct the file of --kafka"
+
+
 def retention_ms_of(config: Mapping[str, Any]) -> int:
     """Return a topic's `delete.retention.ms` of the entries that a broker told of it; Kafka's default without one."""
     return _number(_entry(config, "delete.retention.ms", ""), DELETE_RETENTION_MS)
@@ -530,24 +549,25 @@ class KafkaAppender:
         """Write a record to the first partition, behind those before; what is not accepted in time is lost."""
         if self._must_renew:
             self._drop_producer()
-        if self._producer is None:
-            self._producer = Producer(
-                {
-                    **self._options,
-                    "linger.ms": 0,
-                    "max.in.flight.requests.per.connection": 1,  # a retry must not land behind a later record
-                    "message.timeout.ms": round(APPEND_TIMEOUT_S * 1_000),
-                    "reconnect.backoff.max.ms": 2_000,
-                },
-                logger=quiet_logger(),
-            )
         try:
+            if self._producer is None:
+                self._producer = Producer(
+                    {
+                        **self._options,
+                        "linger.ms": 0,
+                        "max.in.flight.requests.per.connection": 1,  # a retry must not land behind a later record
+                        "message.timeout.ms": round(APPEND_TIMEOUT_S * 1_000),
+                        "reconnect.backoff.max.ms": 2_000,
+                    },
+                    logger=quiet_logger(),
+                )
             self._producer.produce(topic, key=key, value=value, partition=0, on_delivery=self._note)
         except BufferError:
             self._fail("its queue is full")
         except KafkaException as error:  # a record that is too large, for one: whatever it is, what is here is served
             self._fail(error.args[0].str())
-        self._producer.poll(0)
+        if self._producer is not None:
+            self._producer.poll(0)
 
     def _note(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
@@ -617,9 +637,9 @@ class KafkaEnds:
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return the end offset of each partition, by its number; raise `LogUnavailable`."""
-        if self._admin is None:
-            self._admin = AdminClient({**self._options, "reconnect.backoff.max.ms": 2_000})
         try:
+            if self._admin is None:
+                self._admin = AdminClient({**self._options, "reconnect.backoff.max.ms": 2_000}, logger=quiet_logger())
             described = self._admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
             if described.error is not None:
                 raise KafkaException(described.error)
@@ -651,7 +671,7 @@ def refusal(options: Mapping[str, Any]) -> str | None:
     try:
         admin = AdminClient(client, logger=quiet_logger())
     except KafkaException as error:
-        return f"the Kafka client refuses its options: {error.args[0].str()}; correct the file of --kafka"
+        return _refused_options(error)
     with suppress(KafkaException):
         admin.list_topics(timeout=REQUEST_TIMEOUT_S)
         return None

@@ -4,7 +4,7 @@ Jobs have their own (`tablegate.jobs.kafka.manifests`), as they import nothing o
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -18,6 +18,7 @@ from tablegate.v1.changelog_pb2 import Manifest
 
 _WAIT_S = 20.0
 _RECORDS_MAX = 10_000  # at once
+_SAMPLES_AT_ONCE = 100
 
 
 class PublishedManifests:
@@ -91,8 +92,11 @@ class PublishedManifests:
             why = errors[0].str() if errors else "Kafka does not answer"
             raise LogUnavailable(f'topic "{self._topic}" cannot be written: {why}')
 
-    def read_some(self, topic: str, facts: TopicFacts, records_max: int) -> list[tuple[Partition, Record]]:
-        """Return some of the newest records of a topic, of each partition that has some."""
+    def read_some(self, topic: str, facts: TopicFacts, records_max: int) -> Iterator[tuple[Partition, Record]]:
+        """Yield some of the newest records of a topic, of each partition that has some; raise `LogUnavailable`.
+
+        Few are in memory at once: a record may have a megabyte.
+        """
         each_max = max(1, records_max // facts.partition_count)
         left: dict[TopicPartition, Offset] = {}
         for number, (start, end) in enumerate(zip(facts.start_offsets, facts.end_offsets, strict=True)):
@@ -100,15 +104,15 @@ class PublishedManifests:
             if start < end:
                 self._log.follow(topic_partition, Place(Offset(max(start, end - each_max))))
                 left[topic_partition] = end
-        some: list[tuple[Partition, Record]] = []
         until_s = time.monotonic() + _WAIT_S
-        while left and time.monotonic() < until_s:
-            for fetched in self._log.fetch(records_max=records_max, timeout_s=0.5):
-                some += [(fetched.topic_partition.partition, record) for record in fetched.records]
+        while left:
+            if time.monotonic() > until_s:
+                raise LogUnavailable(self._log.trouble() or f'topic "{topic}" is not read to its end: no answer')
+            for fetched in self._log.fetch(records_max=_SAMPLES_AT_ONCE, timeout_s=0.5):
+                yield from ((fetched.topic_partition.partition, record) for record in fetched.records)
                 if fetched.lost or fetched.next_offset >= left.get(fetched.topic_partition, 0):
                     left.pop(fetched.topic_partition, None)
                     self._log.unfollow(fetched.topic_partition)
-        return some
 
     def close(self) -> None:
         """Disconnect."""
