@@ -47,6 +47,12 @@ message Event {
   string id = 1;
   google.protobuf.Timestamp at = 2;
 }
+message Fact {
+  option (tablegate.v1.table) = {name: "facts", key: "id"};
+  string id = 1;
+  google.protobuf.Timestamp at = 2;
+  google.protobuf.Struct said = 3;
+}
 message Update {
   option (tablegate.v1.table) = {name: "updates", key: "id"};
   string id = 1;
@@ -134,7 +140,6 @@ def _row(table: Table, **columns: Any) -> Any:
     return table.row_class(**columns)
 
 
-LATE_ROW = b"\x1a\x07\x08\x80\x80\x80\x80\x80\x78"
 YEAR_10000 = {"seconds": 253_402_300_800}
 
 
@@ -186,6 +191,26 @@ def test_protobuf_at_the_ends_is_a_row(tables: dict[str, Table]) -> None:
         "values": [None],
         "weight": "NaN",
     }
+
+
+@pytest.mark.parametrize("table", ["events", "facts"])
+@pytest.mark.parametrize(
+    "longer",
+    [b"\x12\x00", b"\x12\x02\x08\x00", b"\x12\x03\x08\x85\x00", b"\x12\x02\x08\x05\x12\x00", b"\x0a\x01x"],
+)
+def test_only_what_the_contract_has_is_copied(tables: dict[str, Table], table: str, longer: bytes) -> None:
+    """A value may be longer than it has to be, and another may be shorter than we would write it."""
+    topic = ForeignTopic(value_codec=changelog_pb2.VALUE_CODEC_PROTOBUF_PLAIN)
+    reader, value = value_reader(tables[table], topic, {}), b"\x0a\x01x" + longer
+    assert reader.read(value, ["x"]) == value
+    for unknown in (b"\x38\x01", b"\xb8\x3e\x01", b"\xba\x3e\x01a"):
+        for entry in (b"", b"\x1a\x02\x0a\x00", b"\x1a\x04\x0a\x02\x0a\x00") if table == "facts" else (b"",):
+            read = reader.read(value + entry + unknown, ["x"])
+            assert read is not None
+            assert tables[table].row_class.FromString(read) == tables[table].row_class.FromString(value + entry)
+            known: Any = tables[table].row_class.FromString(read)
+            known.DiscardUnknownFields()
+            assert known.ByteSize() == tables[table].row_class.FromString(read).ByteSize()
 
 
 def test_an_any_of_an_unknown_type_is_left_as_it_is(tables: dict[str, Table]) -> None:

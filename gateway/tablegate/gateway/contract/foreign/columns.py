@@ -16,6 +16,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -96,6 +97,8 @@ class RowMaker:
         columns = [column for column in table.row.fields if column.name not in self.key_names]
         self._columns = [(column.name, column.json_name, oneof_of(column), _setter(column)) for column in columns]
         self._key = [(column.name, column.type is KeyType.TIMESTAMP) for column in table.key]
+        [(name, is_time), *rest] = self._key
+        self._only = None if is_time or rest else attrgetter(name)
         every = [*columns_of(table.row)]
         self.has_money = any(is_money(column) for column in every)
         self.has_hints = any(column.message_type or column.type == column.TYPE_STRING for column in columns)
@@ -134,6 +137,8 @@ class RowMaker:
 
     def has_key(self, row: Any, key: Sequence[KeyValue]) -> bool:
         """Return whether a row has the columns of a key already."""
+        if self._only is not None:
+            return bool(self._only(row) == key[0])
         try:
             for (name, is_time), value in zip(self._key, key):  # noqa: B905  it costs as much as a column
                 found = getattr(row, name)

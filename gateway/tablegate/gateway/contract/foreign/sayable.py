@@ -25,6 +25,7 @@ from tablegate.gateway.contract.columns import (
     TIMESTAMP_S_MAX,
     TIMESTAMP_S_MIN,
     is_map,
+    is_timestamp,
     messages_in,
 )
 from tablegate.gateway.contract.rows import UndecodableRecord, check_path
@@ -53,7 +54,8 @@ def check_of(message: Descriptor, depth: int = 0) -> Check | None:
     for field in message.fields:
         check = _field_check(field, depth + 1)
         if check is not None:
-            (whole if field.is_repeated else single).append((field.name, check))
+            # A time that is not there reads as zero, which is one: to ask whether it is there costs more.
+            (whole if field.is_repeated or is_timestamp(field) else single).append((field.name, check))
     if not whole and not single:
         return None
 
