@@ -43,10 +43,9 @@ class SmallDisk:
 
     def fill(self) -> None:
         """Leave no byte free."""
-        with (self.directory / "ballast").open("wb") as ballast, suppress(OSError):
+        with (self.directory / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
             while True:
                 ballast.write(bytes(MIB))
-                ballast.flush()
 
     def free(self) -> None:
         """Give all that back."""

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from tablegate.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableSta
 from tests.kit.command_line import COMMAND
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.http.certificates import Authority
+from tests.kit.programs.machine import NoSmallDisk, small_disk
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import RATINGS, SIGNER, catalogue_of, rating, ratings_table
 
@@ -143,6 +144,26 @@ def test_a_scan_that_fails_leaves_the_file_as_it_was(address: str, tmp_path: Pat
     assert _run("scan", "ratings", "--address", "127.0.0.1:1", "-o", str(file)).exit_code == 1
     assert [path.name for path in tmp_path.iterdir()] == ["ratings.csv"]
     assert file.read_text() == "old"
+
+
+@pytest.mark.parametrize("name", ["ratings.csv", "ratings.jsonl", "ratings.arrow", "ratings.parquet"])
+def test_a_scan_onto_a_full_disk_leaves_the_file_as_it_was(address: str, tmp_path: Path, name: str) -> None:
+    with ExitStack() as stack:
+        try:
+            disk = stack.enter_context(small_disk(tmp_path / "small", 1))
+        except NoSmallDisk as error:
+            pytest.skip(f"no file system can be mounted here: {error}")
+        file = disk.directory / name
+        file.write_text("old")
+        disk.fill()
+        command = [sys.executable, "-m", "tablegate.gateway.cli", "scan", "ratings", "--address", address]
+        run = subprocess.run([*command, "-o", str(file)], capture_output=True, text=True, timeout=60, check=False)
+        assert (run.returncode, run.stdout) == (1, "")
+        assert run.stderr.splitlines() == [
+            "error: there is no room on the disk, and what was to be written is incomplete: make room, try again"
+        ]
+        assert {path.name for path in disk.directory.iterdir()} == {name, "ballast"}
+        assert file.read_text() == "old"
 
 
 def test_count_gives_the_number(address: str) -> None:
