@@ -177,6 +177,9 @@ def test_a_bad_table_says_what_is_wrong(tables: ForeignTables, tmp_path: Path) -
     definition.write_text(
         f'table = "devices"\ntopic = "{name}"\nkey = "bytes"\nvalue = "json"\ncontract = "{tables.contract}"\n'
     )
+    if '"devices"' in tables.command("list", "--json"):  # of another test; its place is not taken by nothing
+        assert "stays as it is" in tables.refused("add", "--file", str(definition))
+        tables.command("remove", "devices")
     printed = tables.command("add", "--file", str(definition))
     assert "none of the newest 1 records can be read as a row:\n  1 not: value is not JSON" in printed
     shown = tables.command("show", "devices", "--contract", str(tables.contract))
@@ -199,6 +202,22 @@ def test_a_bad_table_says_what_is_wrong(tables: ForeignTables, tmp_path: Path) -
     tables.command("remove", "devices")
     assert "has no manifest" in tables.refused("show", "devices")
     assert f"generation {generation + 2}" in tables.command("add", "--file", str(definition))
+    tables.command("remove", "devices")
+
+
+def test_a_mistyped_codec_leaves_the_table_as_it_was(tables: ForeignTables) -> None:
+    name = new_topic(tables.bootstrap, 3, "good", cleanup_policy="compact")
+    tables.write(name, [(b"k", b"k", b'{"name": "mine"}')])
+    tables.add("devices", "--topic", name, "--key", "bytes", "--value", "json")
+    generation = tables.generation("devices")
+    words = ("--contract", str(tables.contract), "--topic", name, "--key", "bytes", "--value", "protobuf-plain")
+    refused = tables.refused("add", "devices", *words)
+    assert f'table "devices" stays as it is, generation {generation}: by this, it would have no rows' in refused
+    assert tables.generation("devices") == generation
+    tables.wait_for("devices", generation)
+    assert [row.name for row in tables.rows("devices")] == ["mine"]
+    tables.command("remove", "devices")
+    assert f"generation {generation + 1}" in tables.command("add", "devices", *words)
     tables.command("remove", "devices")
 
 

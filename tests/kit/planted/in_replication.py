@@ -457,7 +457,7 @@ BUGS = [
     Bug(
         "fields that a contract lacks are told to clients",
         GATEWAY + "contract/foreign/values.py",
-        "        row.DiscardUnknownFields()\n",
+        "            row.DiscardUnknownFields()\n",
         "",
         "tests/unit/contract/test_foreign.py::test_a_record_is_its_row",
     ),

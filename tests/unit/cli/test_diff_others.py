@@ -58,7 +58,7 @@ def reads_the_same(old: Table, new: Table, codec: str, value: Any) -> bool:
 
 def test_a_type_that_others_do_not_write_is_told(tables: dict[str, Table]) -> None:
     """Else an int32 that becomes a sint32 is read as another number, without a word."""
-    told = 0
+    differing = 0
     for before, now in permutations(VALUES, 2):
         [found] = table_differences(tables[before], tables[now])
         if found.rows is Effect.REBUILD:
@@ -69,5 +69,5 @@ def test_a_type_that_others_do_not_write_is_told(tables: dict[str, Table]) -> No
         }
         assert ("of others" in found.text) is not all(same.values()), (before, now, found.text)
         assert ("in Protobuf" in found.text) is not same["PROTOBUF_PLAIN"], (before, now, found.text)
-        told += not all(same.values())
-    assert told > 30
+        differing += not all(same.values())
+    assert differing > 30

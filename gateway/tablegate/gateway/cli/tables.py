@@ -198,11 +198,17 @@ def add(
             fail(problem)
         if (fault := topic_fault(manifest, facts)) is not None:
             fail(f"{fault.what}; {fault.hint}")
-        _show_sample(published, table, manifest, facts)
+        sample = _show_sample(published, table, manifest, facts)
         old = known.get(table.name)
         if old is not None and old.generation == manifest.generation:
             print(f'table "{table.name}" is there as it is, generation {old.generation}')
             return
+        if old is not None and sample.total and not sample.good:
+            # A codec that is mistyped would empty a table that clients read.
+            fail(
+                f'table "{table.name}" stays as it is, generation {old.generation}: by this, it would have no rows; '
+                f"correct --key and --value, or remove the table first: tablegate table remove {table.name}"
+            )
         published.publish(manifest)
     print(f'table "{table.name}" is served from topic "{definition.topic}", generation {manifest.generation}')
 
@@ -236,10 +242,12 @@ def _manifest(
 
 def _show_sample(
     published: "PublishedManifests", table: "Table | None", manifest: "Manifest", facts: "TopicFacts"
-) -> None:
-    """Print what some of the newest records come to."""
-    for line in _sample(published, table, manifest, facts).lines(manifest.changelog_topic):
+) -> "Sample":
+    """Print what some of the newest records come to, and return it."""
+    sample = _sample(published, table, manifest, facts)
+    for line in sample.lines(manifest.changelog_topic):
         print(line)
+    return sample
 
 
 def _sample(

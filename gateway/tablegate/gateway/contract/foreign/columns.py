@@ -65,7 +65,7 @@ _MICROS_OF = {
     "org.apache.kafka.connect.data.Date": _DAY_MICROS,
 }
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
-LACKS_REQUIRED = "value lacks a field that its message requires"
+REQUIRED_MISSING = "value lacks a field that its message requires"
 _NANO_TIMESTAMP = "io.debezium.time.NanoTimestamp"
 
 
@@ -116,7 +116,7 @@ class RowMaker:
         try:
             return row.SerializeToString()
         except EncodeError:
-            raise UndecodableRecord(LACKS_REQUIRED) from None
+            raise UndecodableRecord(REQUIRED_MISSING) from None
 
     def key_bytes(self, key: Sequence[KeyValue]) -> bytes:
         """Return the bytes of a row that has the columns of a key alone; raise `UndecodableRecord`."""

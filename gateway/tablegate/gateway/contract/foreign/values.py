@@ -15,7 +15,7 @@ from typing_extensions import override
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.columns import JSON_MESSAGES, is_map, messages_in, type_name
 from tablegate.gateway.contract.foreign.avro import AvroSchemas
-from tablegate.gateway.contract.foreign.columns import LACKS_REQUIRED, Hints, RowMaker, avro_hints, connect_hints
+from tablegate.gateway.contract.foreign.columns import REQUIRED_MISSING, Hints, RowMaker, avro_hints, connect_hints
 from tablegate.gateway.contract.foreign.framing import PLAIN_ID, ProtobufFrame, schema_id_of
 from tablegate.gateway.contract.foreign.keys import UnfitTopic, read_json
 from tablegate.gateway.contract.foreign.sayable import check_of
@@ -245,7 +245,7 @@ class _ProtobufValues(ValueReader):
             elif self._rows.has_key(row, key):
                 return value
         except EncodeError:
-            raise UndecodableRecord(LACKS_REQUIRED) from None
+            raise UndecodableRecord(REQUIRED_MISSING) from None
         for name in self._rows.key_names:
             row.ClearField(name)
         self._rows.put_key(row, key)
