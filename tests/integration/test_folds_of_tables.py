@@ -256,6 +256,8 @@ def test_tables_killed_again_and_again(
         run.check_rows()
         for name, changelog in run.changelogs.items():
             check_versions(name, changelog, at_kills[name], mode)
+        rows = {name: len(fold.rows) for name, fold in run.folds.items()}
+        print(f"{KILLS} kills, {within_a_batch} within a batch, {len(run.records)} records, rows {rows}, 0 different")
 
 
 def check_audits(spark: SparkSession, run: Run) -> None:

@@ -1,18 +1,21 @@
 """Outputs that get records of a source: what shares a query, where each goes on, and what goes to which topic."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from tablegate.examples.demo.kafka import Broker
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.plan import Plan, plan_without_cluster
 from tablegate.jobs.running.checkpoint import OFFSETS, Checkpoint
-from tablegate.jobs.running.outputs import PLACES_FILE, OutputQuery, keep_places, output_queries
+from tablegate.jobs.running.outputs import PLACES_FILE, IdempotentSink, OutputQuery, keep_places, output_queries
 from tablegate.jobs.table import Json, Long, Mode, Output, RecordOutput, Source, Table, Text
 from tablegate.jobs.testing import Event, run_table
 from tests.kit.job.counting_job import CONTRACT
+from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
 
 pytestmark = [pytest.mark.jvm, pytest.mark.usefixtures("spark")]  # the kit takes the session that is there
 
@@ -143,16 +146,37 @@ def test_an_output_that_comes_back_goes_on_where_it_was(places: Places) -> None:
 
 
 def test_a_new_start_knows_nothing_of_batches_before(places: Places) -> None:
-    begun = {topic: Path(places.checkpoint.query_location(f"begun-batches/{topic}/0")) for topic in ("a", "b", "c")}
-    for file in begun.values():
-        file.parent.mkdir(parents=True)
-        file.write_text("{}")  # of a source topic that was deleted
+    (query,) = places.queries("a", "b", "c")
+    files = [Path(places.checkpoint.query_location(f"begun-batches/{place}.json")) for place in query.places]
+    files[0].parent.mkdir(parents=True)
+    for file in files:
+        file.write_text("{}")  # of a query whose checkpoint is gone
     places.start("a", "b")
-    assert [topic for topic, file in begun.items() if file.exists()] == ["c"]
-    begun["a"].parent.mkdir(parents=True)
-    begun["a"].write_text("{}")  # of the batch that it runs now
+    assert [file.exists() for file in files] == [False, False, True]
+    files[0].write_text("{}")  # of the batch that it runs now
     places.start("a", "b", "c")
-    assert [topic for topic, file in begun.items() if file.exists()] == ["a"]
+    assert [file.exists() for file in files] == [True, False, False]
+
+
+def test_a_batch_done_again_leaves_out_what_its_own_query_wrote(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    topic = new_topic(broker.bootstrap, 2)
+    checkpoint = Checkpoint(spark, str(tmp_path / "outputs"))
+    ours, other = (IdempotentSink(broker.bootstrap, {topic: name}, f"{name}/orders", checkpoint) for name in "ab")
+
+    def rows(*values: bytes) -> DataFrame:
+        found = [(topic, value[:1], value) for value in values]
+        return spark.createDataFrame(found, "topic STRING, key BINARY, value BINARY")
+
+    ours.write_batch(rows(b"1"), 0)  # a kill comes before the rest of it
+    other.write_batch(rows(b"1", b"2"), 0)
+    produce(broker.bootstrap, topic, [NewRecord(b"2", b"2")])  # of somebody who has no header
+    ours.write_batch(rows(b"1", b"2", b"2"), 0)
+    ours.write_batch(rows(b"1"), 1)
+    found = Counter((record.value, tuple(record.headers)) for record in consume(broker.bootstrap, topic))
+    by_ours, by_other = ((("w", f"{name}/orders".encode()),) for name in "ab")
+    assert found == {(b"1", by_ours): 2, (b"2", by_ours): 2, (b"1", by_other): 1, (b"2", by_other): 1, (b"2", ()): 1}
 
 
 def test_a_copy_has_no_id_of_another_query(places: Places) -> None:

@@ -651,6 +651,17 @@ class Table:
                     if known
                     else (f'output "{output.topic}" names a side, but the table has one source; remove side=')
                 )
+        written: dict[tuple[str, str], SharedOutputs] = {}
+        for outputs in shared_outputs(self.outputs):
+            source = self.all_sides.get(outputs[0].side or "")
+            for topic in {output.topic for output in outputs} if source is not None else ():
+                read = self.source_of(outputs[0].side or "").topic
+                # What a query has written is known by the table and the topic that it was made of.
+                if written.setdefault((topic, read), outputs) is not outputs:
+                    yield (
+                        f'two outputs write to "{topic}" what they make of topic "{read}" apart from each other, so '
+                        "nobody could tell after a crash which of them has written a record; give them different topics"
+                    )
 
     def _problems_of_each(self) -> Iterator[str]:
         for name in self.all_sides:

@@ -47,7 +47,9 @@ def main(bootstrap: str, source: str, output: str, directory: str) -> None:
         )
         writer = written.writeStream.outputMode("update").trigger(availableNow=True)
         queries = Checkpoint(spark, checkpoint)
-        writer = writer.foreachBatch(IdempotentSink(bootstrap, [output], queries).write_batch)
+        writer = writer.foreachBatch(
+            IdempotentSink(bootstrap, {output: "counts"}, "counts/invoices", queries).write_batch
+        )
         writer = writer.option("checkpointLocation", queries.query_location("counts"))
         queries.discard_uncommitted("counts")  # as a job does
         writer.start().awaitTermination()

@@ -265,6 +265,30 @@ def test_wrong_avro_of_an_output_is_refused(values: list[Avro], words: str) -> N
     assert words in str(caught.value)
 
 
+def copied(topic: str, side: str | None = None) -> RecordOutput:
+    return RecordOutput(topic, key=Text("a"), value=Text("a"), side=side)
+
+
+@pytest.mark.parametrize(
+    ("topics", "outputs", "is_refused"),
+    [
+        (["one", "two"], (copied("o", "a"), copied("o", "b")), False),
+        (["one", "one"], (copied("o", "a"), copied("p", "b"), copied("p", "b")), False),
+        (["one", "one"], (copied("p", "a"), copied("o", "a"), copied("o", "b")), True),
+    ],
+)
+def test_outputs_of_two_queries_have_a_topic_or_a_source_of_their_own(
+    topics: list[str], outputs: tuple[RecordOutput, ...], is_refused: bool
+) -> None:
+    sides = {name: Source(topic, Json("a STRING")) for name, topic in zip("ab", topics, strict=True)}
+    arguments = {**GOOD, "source": None, "sides": sides, "outputs": outputs}
+    if not is_refused:
+        assert Table(**arguments).outputs == outputs
+        return
+    with pytest.raises(DeclarationError, match='two outputs write to "o" what they make of topic "one" apart from'):
+        Table(**arguments)
+
+
 def test_key_in_avro_is_of_one_type() -> None:
     assert Source("ratings", Json("a INT"), key=Avro(RATING_SCHEMA)).field_names == ("a", "movie_id", "rating")
     with pytest.raises(DeclarationError, match="has a key of several types; remove others"):

@@ -15,16 +15,13 @@ Decision: docs/decisions/0109-outputs-of-records-share-a-query.md
 import functools
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 
 from tablegate.gateway.contract.kafka_settings import spark_options
-from tablegate.jobs.dataflow.java_classes import HADOOP_PATH, IO_UTILS, java_class
-from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import KafkaAdmin, Topic
 from tablegate.jobs.planning.plan import Plan
@@ -32,7 +29,9 @@ from tablegate.jobs.running.checkpoint import OFFSETS, Checkpoint
 from tablegate.jobs.table import ProcessorOutput, RecordOutput, SharedOutputs, shared_outputs
 
 PLACES_FILE = "outputs.json"
-_DIRECTORY = "begun-batches"
+WRITER_HEADER = "w"
+"""Name of the header of an output's record that says who wrote it: the table, and the topic that it was made of."""
+_BEGUN = "begun-batches"
 _HASH_CHARS = 22  # of what names several topics, as many as the id of one has
 
 
@@ -87,15 +86,26 @@ def _hash(names: Sequence[str]) -> str:
     return hashlib.sha256("-".join(names).encode()).hexdigest()[:_HASH_CHARS]
 
 
+def output_sink(plan: Plan, outputs: SharedOutputs, checkpoint: Checkpoint) -> "IdempotentSink":
+    """Return what writes the records of a query's outputs."""
+    places = {output.topic: _place_name(output, plan) for output in outputs}
+    source = plan.table.source_of(outputs[0].side or "")
+    return IdempotentSink(plan.bootstrap, places, f"{plan.table.name}/{source.topic}", checkpoint)
+
+
+def _begun_file(place: str) -> str:
+    return f"{_BEGUN}/{place}.json"
+
+
 def keep_places(queries: Sequence[OutputQuery], checkpoint: Checkpoint) -> None:
     """Let each query go on where its outputs are, before it starts; raise `JobError`."""
     noted = _noted(checkpoint)
     found = dict(noted)
     for query in queries:
         if query.before is None:
-            # Of a source that was deleted and made again, whose batches had the same numbers.
-            for output in query.outputs:
-                checkpoint.discard(f"{_DIRECTORY}/{output.topic}")
+            # Of a query whose checkpoint is gone, and whose batches had the same numbers.
+            for place in query.places:
+                checkpoint.discard(_begun_file(place))
         elif query.before != query.name:
             # Whatever is there is a copy that a crash has cut off: nobody notes it.
             checkpoint.copy_query(query.before, query.name)
@@ -116,9 +126,6 @@ def _noted(checkpoint: Checkpoint) -> Mapping[str, str]:
     return found
 
 
-Offsets = dict[int, int]
-"""Next offset by partition."""
-
 _COPY = "__copy"
 _EARLIEST = -2  # as Spark's Kafka source has it
 
@@ -129,42 +136,50 @@ class IdempotentSink:
     Spark repeats a micro-batch that a crash cut off, and its Kafka sink then writes the batch's records a second time.
     This sink leaves out those that are there already:
 
-    1. Before a batch writes for the first time, the end offsets of the topic are saved in the checkpoint
-       (`BatchStarts`).
+    1. Before a batch writes for the first time, the end offsets of the topic are saved in the checkpoint, in one file
+       of the newest batch.
     2. A batch that finds saved end offsets has begun before. Whatever it wrote then lies behind these offsets.
-    3. So the records behind them are read back, and of each topic, key and value as many are left out as were read.
+    3. So the records behind them that have the header of this query are read back, and of each topic, key and value as
+       many are left out as were read.
 
     This is right only where a batch has the same rows each time, which `Processor` asks of its functions, and where no
     task writes twice within one batch: `spark.task.maxFailures` must be 1. Kafka's transactions would do the same, but
-    Spark's sink has none. A record of another producer with the same key and value would be taken for ours: give the
-    topic one writer. If retention has dropped what the batch wrote, nobody can tell any more, and the job stops.
+    Spark's sink has none. Others may write the topic, too; tables that do have names of their own. If retention has
+    dropped what the batch wrote, nobody can tell any more, and the job stops.
 
     One sink is for one query and its topics: `writer.foreachBatch(sink.write_batch)`. Spark calls it in one thread, for
     one batch after the other. Rows have the columns that the Kafka sink takes, `topic` among them.
+
+    `places`: under which name each topic's end offsets are kept in the checkpoint. `writer`: of its records' header.
+
+    Decision: docs/decisions/0145-records-of-outputs-name-their-writer.md
     """
 
-    def __init__(self, bootstrap: str, topics: Collection[str], checkpoint: Checkpoint) -> None:
+    def __init__(self, bootstrap: str, places: Mapping[str, str], writer: str, checkpoint: Checkpoint) -> None:
         self._bootstrap = bootstrap
-        self._directories = {topic: checkpoint.query_location(f"{_DIRECTORY}/{topic}") for topic in topics}
+        self._places = places
+        self._writer = sql.expr(f"struct('{WRITER_HEADER}' AS key, X'{writer.encode().hex()}' AS value)")
+        self._checkpoint = checkpoint
         self._admin = KafkaAdmin(bootstrap)
 
     def write_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Write a batch without the records that an earlier try of it has written; raise `JobError`."""
-        spark = rows.sparkSession
         written = []
-        for topic, directory in self._directories.items():
-            starts = BatchStarts(spark, directory)
-            offsets = starts.load(batch_id)
-            if offsets is None:
-                starts.save(batch_id, self._admin.end_offsets(self._topic_now(topic)))
+        for topic, place in self._places.items():
+            begun = json.loads(self._checkpoint.decided(_begun_file(place)) or "{}")
+            if begun.get("batch") == batch_id:
+                offsets = {int(partition): int(offset) for partition, offset in begun["offsets"].items()}
+                written.append(self._written_since(rows.sparkSession, topic, offsets))
             else:
-                written.append(self._written_since(spark, topic, offsets))
+                begun = {"batch": batch_id, "offsets": self._admin.end_offsets(self._topic_now(topic))}
+                self._checkpoint.decide(_begun_file(place), json.dumps(begun))
         if written:
             # The rows may be used in one action only: a second one would compute the state again.
             rows = _without(rows, functools.reduce(DataFrame.union, written))
+        rows = rows.withColumn("headers", sql.array(self._writer))
         rows.write.format("kafka").options(**spark_options(self._bootstrap)).save()
 
-    def _written_since(self, spark: SparkSession, name: str, offsets: Offsets) -> DataFrame:
+    def _written_since(self, spark: SparkSession, name: str, offsets: Mapping[int, int]) -> DataFrame:
         topic = self._topic_now(name)
         ends = self._admin.end_offsets(topic)
         for partition, first in self._admin.first_offsets(topic).items():
@@ -184,7 +199,9 @@ class IdempotentSink:
             .option("assign", json.dumps({name: list(starting)}))
             .option("startingOffsets", json.dumps({name: starting}))
             .option("endingOffsets", json.dumps({name: ends}))
+            .option("includeHeaders", "true")
             .load()
+            .where(sql.array_contains("headers", self._writer))
             .select("topic", "key", "value")
         )
 
@@ -204,55 +221,3 @@ def _with_copy(rows: DataFrame) -> DataFrame:
     bytes_of = {name: sql.col(name).cast("binary") for name in ("key", "value")}
     copies = Window.partitionBy("topic", "key", "value").orderBy("key")
     return rows.withColumns(bytes_of).withColumn(_COPY, sql.row_number().over(copies))
-
-
-class BatchStarts:
-    """End offsets of the output topic before a batch wrote: one file, of the newest batch, wherever Spark can write."""
-
-    def __init__(self, spark: SparkSession, directory: str) -> None:
-        self._context = spark.sparkContext
-        self._directory = java_class(self._context, HADOOP_PATH)(directory)
-        self._files = self._directory.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
-
-    def load(self, batch_id: int) -> Offsets | None:
-        """Return the end offsets before a batch began; None where it never has; raise `JobError`."""
-        try:
-            path = self._path(str(batch_id))
-            if not self._files.exists(path):
-                return None
-            stream = self._files.open(path)
-            try:
-                text = str(java_class(self._context, IO_UTILS).toString(stream, "UTF-8"))
-            finally:
-                stream.close()
-        except Exception as error:  # noqa: BLE001 - py4j's errors have no common class of their own
-            raise self._unusable(error) from None
-        return {int(partition): int(offset) for partition, offset in json.loads(text).items()}
-
-    def save(self, batch_id: int, offsets: Offsets) -> None:
-        """Save a batch's end offsets by an atomic rename, and remove those of other batches; raise `JobError`."""
-        try:
-            # Listed first, so that the new file is not among them; deleted last, so that a crash leaves one too many
-            # and never none.
-            old = [status.getPath() for status in self._listed()]
-            partial = self._path(f"_{batch_id}")
-            stream = self._files.create(partial, True)
-            try:
-                stream.write(json.dumps(offsets).encode())
-            finally:
-                stream.close()
-            if not self._files.rename(partial, self._path(str(batch_id))):
-                raise OSError("a file cannot be renamed")
-            for path in old:
-                self._files.delete(path, False)
-        except Exception as error:  # noqa: BLE001 - as above
-            raise self._unusable(error) from None
-
-    def _listed(self) -> list[Any]:
-        return list(self._files.listStatus(self._directory)) if self._files.exists(self._directory) else []
-
-    def _path(self, name: str) -> Any:
-        return java_class(self._context, HADOOP_PATH)(self._directory, name)
-
-    def _unusable(self, error: Exception) -> JobError:
-        return JobError(f'checkpoint "{self._directory.toString()}" cannot be used: {error_reason(error)}')

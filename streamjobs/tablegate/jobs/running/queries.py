@@ -38,7 +38,7 @@ from tablegate.jobs.running.atomic_sink import AtomicSink
 from tablegate.jobs.running.checkpoint import Checkpoint
 from tablegate.jobs.running.dead_letters import DeadLetters
 from tablegate.jobs.running.frame_sink import FrameSink
-from tablegate.jobs.running.outputs import IdempotentSink, OutputQuery, keep_places
+from tablegate.jobs.running.outputs import OutputQuery, keep_places, output_sink
 from tablegate.jobs.running.query_errors import query_error
 from tablegate.jobs.table import Mode, ProcessorOutput
 
@@ -139,7 +139,7 @@ class _Starter:
         if isinstance(first, ProcessorOutput):
             interval_s = first.processor.every_s or interval_s
         writer = self._in_batches(frame.writeStream.outputMode("update"), interval_s)
-        sink = IdempotentSink(self._plan.bootstrap, {one.topic for one in query.outputs}, self.outputs_checkpoint)
+        sink = output_sink(self._plan, query.outputs, self.outputs_checkpoint)
         return self._start(writer.foreachBatch(sink.write_batch), query.name, self.outputs_checkpoint, to_kafka=False)
 
     def _in_batches(self, writer: DataStreamWriter, every_s: float) -> DataStreamWriter:
