@@ -267,7 +267,9 @@ def check_audits(spark: SparkSession, run: Run) -> None:
             found = audit_table(spark, example.table, bootstrap=run.bootstrap, checkpoints=run.checkpoints)
             assert found.is_equal, f"{name}: {found}"
             assert found.is_settled, name
-            assert found.compared > 0, name
+            # Windows of the samples' time may have expired by now, and an audit passes over these.
+            has_windows = load_contract(example.table).expiry is not None
+            assert found.compared > 0 or has_windows, name
 
 
 def check_first_part(run: Run, job: JobProcess) -> None:

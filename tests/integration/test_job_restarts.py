@@ -270,6 +270,22 @@ def test_source_made_again_under_a_running_job(
         JobInProcess(spark, job, options)
 
 
+def test_source_deleted_under_a_running_job(
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options
+) -> None:
+    topic = new_topic(broker.bootstrap)
+    job = write_job(tmp_path, "deleted", topic)
+    produce(broker.bootstrap, topic, orders("ann", 5))
+    sentence = f'table "deleted" has stopped, as topic "{topic}" was deleted while the job ran; start the job again'
+    with JobInProcess(spark, job, options) as running:
+        running.run_until_read(topic, 5)
+        delete_topic(broker.bootstrap, topic)
+        with pytest.raises(JobError, match=sentence):
+            running.run_until_read(topic, 1_000)
+    with pytest.raises(JobError, match=f'source topic "{topic}" does not exist'):
+        JobInProcess(spark, job, options)
+
+
 def test_records_dropped_before_they_were_read(
     spark: SparkSession, broker: Broker, tmp_path: Path, options: Options
 ) -> None:

@@ -1,5 +1,6 @@
 """DataFrames of a user's own, published as tables: streams, batches, and what must be refused. Real Kafka and Spark."""
 
+import json
 import random
 import threading
 import time
@@ -12,18 +13,20 @@ import pyarrow
 import pyarrow.compute
 import pytest
 from prometheus_client import REGISTRY
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.functions import arrow_udf
 
 from tablegate.examples.demo.kafka import Broker
+from tablegate.gateway.contract.types import RUN_HEADER, VERSION_HEADER, make_version
 from tablegate.jobs import FrameTable
 from tablegate.jobs.kafka.topics import KafkaAdmin
 from tablegate.jobs.publishing import JobError, publish, publish_batch
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.job.scores.declared import Scores, write_contract
 from tests.kit.job.user_session import user_session
-from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
+from tests.kit.programs.kafka import NewRecord, RawRecord, consume, new_topic, produce
 
 pytestmark = pytest.mark.jvm
 
@@ -196,6 +199,56 @@ def test_what_cannot_be_published_is_refused_in_words(
         publish_batch(frame(spark, (1, 1.0, "a")), deletes, bootstrap=broker.bootstrap)
     with pytest.raises(JobError, match="publish it with publish_batch"):
         publish(frame(spark, (1, 1.0, "a")), table, bootstrap=broker.bootstrap, checkpoint=str(tmp_path / "c"))
+
+
+def test_what_a_frozen_run_writes_behind_another_does_not_count(
+    spark: SparkSession, broker: Broker, name: str, table: FrameTable, scores: Scores, tmp_path: Path
+) -> None:
+    changelog = f"{name}-g1-changelog"
+    publish_batch(frame(spark, (1, 0.5, "a"), (2, 0.5, "a")), table, bootstrap=broker.bootstrap)
+    rows = [
+        record for record in consume(broker.bootstrap, changelog) if record.value and VERSION_HEADER in head(record)
+    ]
+    publish_batch(frame(spark, (1, 0.9, "b")), table, bootstrap=broker.bootstrap)
+    # It wakes: the rows that it still had to write come behind those of the other.
+    newer = make_version(1, 9)
+    late = [
+        NewRecord(one.key, one.value, [(VERSION_HEADER, newer), (RUN_HEADER, head(one)[RUN_HEADER])], one.partition)
+        for one in rows
+    ]
+    produce(broker.bootstrap, changelog, late)
+    publish_batch(frame(spark, (2, 0.7, "c"), (3, 0.3, "c")), table, bootstrap=broker.bootstrap)
+    soon(lambda: scores.all() == {1: (0.9, "b"), 2: (0.7, "c"), 3: (0.3, "c")}, "rows of the other runs alone")
+
+
+def head(record: RawRecord) -> dict[str, bytes]:
+    return dict(record.headers)
+
+
+def test_a_stream_that_fails_says_why_in_a_sentence(
+    spark: SparkSession,
+    broker: Broker,
+    name: str,
+    contract: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    frame(spark, (1, 0.5, "a"), (1, 0.25, "a")).write.parquet(str(tmp_path / "rows"))
+    stream = spark.readStream.schema(f"{ROWS}, number INT").parquet(str(tmp_path / "rows"))
+    unordered = FrameTable(name=name, contract=str(contract))
+    query = publish(stream, unordered, bootstrap=broker.bootstrap, checkpoint=str(tmp_path / "checkpoint"))
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination(60)
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    (reason,) = (line["reason"] for line in said if line["event"] == "failed")
+    assert reason.endswith("a batch has several rows of one key; give order=, which says which counts")
+
+    # With an order the same batch goes through.
+    ordered = FrameTable(name=name, contract=str(contract), order="number")
+    again = publish(
+        stream, ordered, bootstrap=broker.bootstrap, checkpoint=str(tmp_path / "checkpoint"), available_now=True
+    )
+    assert again.awaitTermination(60)
 
 
 def test_a_stream_with_a_join_and_a_model_goes_on_after_a_stop(

@@ -33,7 +33,8 @@ SYMBOLS = ("stock-1", "stock-2", "stock-3")
 
 
 class OwnWrites:
-    """A broker, the job of an example table and a gateway, all of its own. `get_path` is the table's Get.
+    """A broker, the job of a table and a gateway, all of its own. `table`: as `tablegate job run` takes it, with an
+    example's contract. `get_path` is the table's Get.
 
     `refused`: answers of NOT_CAUGHT_UP. One thread.
     """
@@ -41,6 +42,7 @@ class OwnWrites:
     def __init__(self, directory: Path, table: str, mode: Mode, get_path: str) -> None:
         self.refused = 0
         self._directory = directory
+        self._job_argument = table
         self._table = load_table(table)
         self._mode = mode
         self._contract = CONTRACTS / self._table.contract
@@ -104,7 +106,7 @@ class OwnWrites:
         return len({tuple(sorted(marker.sources[0].next_offsets.items())) for marker in markers if marker.sources})
 
     def _started_job(self) -> JobProcess:
-        words = ["--table", self._table.name, "--mode", self._mode.value, "--bootstrap", self.bootstrap]
+        words = ["--table", self._job_argument, "--mode", self._mode.value, "--bootstrap", self.bootstrap]
         words += ["--checkpoints", str(self._directory / "checkpoints")]
         words += ["--spark-log", str(self._directory / "spark.log")]
         return JobProcess(self._directory / "logs", *words)

@@ -30,6 +30,7 @@ from tablegate.jobs.planning.plan import (
 from tablegate.jobs.running.atomic_sink import AtomicSink
 from tablegate.jobs.running.handover import TRANSITIONS, HandoverPhase
 from tablegate.jobs.running.queries import _Progress
+from tablegate.jobs.running.query_errors import query_error
 from tablegate.jobs.running.session import check_realtime, check_slots, local_slots
 from tablegate.jobs.table import Mode, Window
 from tablegate.v1 import changelog_pb2
@@ -259,3 +260,11 @@ def test_the_phases_of_a_handover_follow_each_other_once() -> None:
     while phases[-1] in TRANSITIONS:
         phases.append(TRANSITIONS[phases[-1]])
     assert phases == list(HandoverPhase)
+
+
+def test_a_full_disk_is_told_with_its_places() -> None:
+    plan = plan_without_cluster(TABLE, "/data/checkpoints")
+    error = query_error("IOException: No space left on device", plan)
+    assert isinstance(error, JobError)
+    assert str(error).startswith('table "ratings" has stopped, as a disk is full')
+    assert f'make room under "{plan.checkpoint}"' in str(error)

@@ -5,9 +5,11 @@ has the versions that it had, so gateways drop what they have already. A stream 
 checkpoint is lost would count its batches from 0 again, so it is refused.
 
 While it runs, a stream or a run is the only member of the table's group in Kafka, as a job is: of two that publish one
-table, the second is refused wherever it runs.
+table, the second is refused wherever it runs. What one writes that was frozen meanwhile, and wakes when another has
+begun, does not count: rows and markers have the number of a run, as those of jobs have.
 
 Decision: docs/decisions/0087-dataframes-as-tables.md
+Decision: docs/decisions/0146-published-dataframes-have-runs.md
 """
 
 import json
@@ -165,6 +167,7 @@ def publish(
         is_building = is_new and old is not None
         if not is_building:
             publish_manifest(bootstrap, target.manifest)
+        group.check()
         query = _start(frame, target, stored, first, output_mode, every_s, available_now=available_now)
     except BaseException:
         group.leave()
@@ -223,8 +226,10 @@ def publish_batch(
         target.manifest.run_sequence = sequence
         if not is_new:
             publish_manifest(bootstrap, target.manifest)
-        counts = _write(frame, target, sequence)
-        Markers(bootstrap, target.changelog, target.generation).publish_batch(sequence)
+        group.check()
+        markers = Markers(bootstrap, target.changelog, target.generation)
+        counts = _write(frame, target, sequence, run=markers.begin_run())
+        markers.publish_batch(sequence)
         group.check()
         if is_new:
             publish_manifest(bootstrap, target.manifest)
@@ -467,13 +472,18 @@ class _StreamSink:
         self._target = target
         self._first = first  # the sequence before the first batch
         self._markers = Markers(target.bootstrap, target.changelog, target.generation)
+        self._run = self._markers.begin_run()
 
     def write_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Write a batch, and return when Kafka has it; raise `JobError`, and then the query ends."""
-        sequence = self._first + batch_id + 1
-        counts = _write(rows, self._target, sequence)
-        self._markers.publish_batch(sequence)
-        table = self._target.table.name
+        sequence, table = self._first + batch_id + 1, self._target.table.name
+        try:
+            counts = _write(rows, self._target, sequence, run=self._run)
+            self._markers.publish_batch(sequence)
+        except JobError as error:
+            # The query's own error has this sentence, too, between two stack traces of Spark's.
+            log("failed", table=table, reason=str(error))
+            raise
         metrics.CHANGES.labels(table).inc(counts.rows + counts.deleted)
         metrics.MARKER_TIME.labels(table).set(time.time())
         if counts != NOTHING:
@@ -505,9 +515,9 @@ def _start(
         raise JobError(f"{frame_of(target.table)} does not run: {error_reason(error)}{hint}") from None
 
 
-def _write(rows: DataFrame, target: _Target, sequence: int) -> BatchCounts:
+def _write(rows: DataFrame, target: _Target, sequence: int, *, run: int | None = None) -> BatchCounts:
     try:
-        return write_batch(rows, target, sequence)
+        return write_batch(rows, target, sequence, run=run)
     except (PySparkException, Py4JError) as error:
         raise JobError(f"{frame_of(target.table)}: a batch cannot be written: {error_reason(error)}") from None
 

@@ -1,7 +1,9 @@
 """Why a query of Spark's has ended, as the error that says what to do."""
 
 import re
+from contextlib import suppress
 
+from tablegate.gateway.contract.kafka_settings import source_cluster
 from tablegate.jobs.errors import (
     CheckpointConflict,
     JobError,
@@ -10,10 +12,13 @@ from tablegate.jobs.errors import (
     SourceLoss,
     UnknownSchema,
 )
+from tablegate.jobs.kafka.topics import KafkaAdmin
 from tablegate.jobs.planning.declarations import rebuild_hint
 from tablegate.jobs.planning.plan import Plan
 
 _DATA_LOSS = re.compile(r"KAFKA_DATA_LOSS|OffsetOutOfRange|LogTruncation|KafkaIllegalStateException: Some data")
+_NO_SPACE = "No space left on device"
+_MISSING = "UnknownTopicOrPartitionException"
 _KAFKA_ERRORS = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException")
 
 
@@ -27,6 +32,18 @@ def query_error(reason: str, plan: Plan) -> Exception:
             f'table "{plan.table.name}" has stopped, as a source has lost records ({reason}); '
             f"{rebuild_hint(plan.table)}"
         )
+    if _NO_SPACE in reason:
+        return JobError(
+            f'table "{plan.table.name}" has stopped, as a disk is full ({reason}): make room under '
+            f'"{plan.checkpoint}", and where Spark has its scratch files (spark.local.dir), then start the job again: '
+            "it goes on from its checkpoint"
+        )
+    # A producer only waits in vain for a topic that is not there.
+    if reason.startswith((_MISSING, *_KAFKA_ERRORS)) and (deleted := _deleted_topic(plan)) is not None:
+        return JobError(
+            f'table "{plan.table.name}" has stopped, as topic "{deleted}" was deleted while the job ran; start the job '
+            "again: it says how to go on"
+        )
     # Brokers that are away end a query of Spark's, and the operator should not have to read a stack trace to see
     # that.
     if reason.startswith(_KAFKA_ERRORS):
@@ -35,3 +52,18 @@ def query_error(reason: str, plan: Plan) -> Exception:
             "it goes on from its checkpoint"
         )
     return JobError(f'table "{plan.table.name}" has stopped: {reason}')
+
+
+def _deleted_topic(plan: Plan) -> str | None:
+    """Return a topic of the table that is not there any more; None where all are, or Kafka does not answer."""
+    own = [plan.changelog.name, *(output.topic for output in plan.table.outputs)]
+    with suppress(JobError):
+        for bootstrap, names in (
+            (source_cluster(plan.bootstrap), [side.topic.name for side in plan.sides.values()]),
+            (plan.bootstrap, own),
+        ):
+            admin = KafkaAdmin(bootstrap)
+            for name in names:
+                if admin.find(name) is None:
+                    return name
+    return None
