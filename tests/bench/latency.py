@@ -11,6 +11,7 @@ import grpc
 from tablegate.examples.demo.kafka import free_port
 from tablegate.examples.samples import stocks
 from tablegate.jobs.table import Mode
+from tests.bench import ticks as ticks_a_minute
 from tests.bench.figures import Figures
 from tests.bench.load import GET_PATH, say
 from tests.bench.peer import Peer
@@ -39,10 +40,15 @@ def measure(work: Path, built: Path | None, figures: Figures, *, probes: int) ->
 
 
 def _measure_own_writes(work: Path, figures: Figures) -> None:
-    name = "acknowledged event → Get with at_least_source, realtime"
-    say(name)
+    for table, batches in (("stock_ticks", "5 s"), (str(Path(ticks_a_minute.__file__)), "a minute")):
+        name = f"acknowledged event → Get with at_least_source, realtime, batches of {batches}"
+        say(name)
+        _record(figures, name, "tablegate", _own_writes(work / f"own-writes-{batches.replace(' ', '-')}", table))
+
+
+def _own_writes(directory: Path, table: str) -> list[float]:
     took_ms: list[float] = []
-    with OwnWrites(work / "own-writes", "stock_ticks", Mode.REALTIME, GET_TICK) as own:
+    with OwnWrites(directory, table, Mode.REALTIME, GET_TICK) as own:
         warm_until = time.monotonic() + WARM_S
         for symbol, price in ticks():
             acknowledged = own.write(stocks.tick(symbol, price))
@@ -58,7 +64,7 @@ def _measure_own_writes(work: Path, figures: Figures) -> None:
                 if len(took_ms) == OWN_WRITES:
                     break
             time.sleep(random.uniform(0.0, 0.05))
-    _record(figures, name, "tablegate", took_ms)
+    return took_ms
 
 
 def _measure_peer(work: Path, built: Path, figures: Figures, probes: int) -> None:
