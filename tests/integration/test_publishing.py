@@ -239,8 +239,8 @@ def test_a_stream_that_fails_says_why_in_a_sentence(
     query = publish(stream, unordered, bootstrap=broker.bootstrap, checkpoint=str(tmp_path / "checkpoint"))
     with pytest.raises(StreamingQueryException):
         query.awaitTermination(60)
-    said = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
-    (reason,) = (line["reason"] for line in said if line["event"] == "failed")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    (reason,) = (line["reason"] for line in lines if line["event"] == "failed")
     assert reason.endswith("a batch has several rows of one key; give order=, which says which counts")
 
     # With an order the same batch goes through.

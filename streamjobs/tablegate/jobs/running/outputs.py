@@ -10,6 +10,7 @@ output is no longer declared, the others go on in a copy of the checkpoint, and 
     records-<hash>   checkpoint of a query of several
 
 Decision: docs/decisions/0109-outputs-of-records-share-a-query.md
+Decision: docs/decisions/0145-records-of-outputs-name-their-writer.md
 """
 
 import functools
@@ -151,8 +152,6 @@ class IdempotentSink:
     one batch after the other. Rows have the columns that the Kafka sink takes, `topic` among them.
 
     `places`: under which name each topic's end offsets are kept in the checkpoint. `writer`: of its records' header.
-
-    Decision: docs/decisions/0145-records-of-outputs-name-their-writer.md
     """
 
     def __init__(self, bootstrap: str, places: Mapping[str, str], writer: str, checkpoint: Checkpoint) -> None:
