@@ -272,7 +272,7 @@ def test_seen_tokens_are_bounded_by_number_and_bytes(tmp_path: Path) -> None:
     issuers = to._issuers
     tokens = [KEY.token(sub=f"user {number}").encode() for number in range(5)]
     for limits, kept in (({"seen_max": 2}, 2), ({"seen_bytes_max": 6 * 3 * 300}, 3), ({"seen_bytes_max": 10}, 0)):
-        seen = Tokens(issuers, version=lambda: 1, clock=Clock(), **limits)
+        seen = Tokens(issuers, versions=to, clock=Clock(), **limits)
         for token in tokens:
             value = token[:300].ljust(300)
             assert seen.seen(value) is None

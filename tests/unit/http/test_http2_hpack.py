@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tablegate.gateway.http.exchange import Trailer
 from tablegate.gateway.http.h2 import huffman
+from tablegate.gateway.http.h2.frames import Http2ConnectionError, Http2StreamError
 from tablegate.gateway.http.h2.headers import TABLE_BYTES, HpackDecoder, RequestDecoder, encode_fields
 from tablegate.gateway.http.h2.huffman import HpackError
 
@@ -209,3 +210,29 @@ def test_names_that_are_remembered_are_bounded_by_their_bytes() -> None:
     finally:
         tracemalloc.stop()
     assert after - before < 128 * 1024  # with the last block, and what decoding it took
+
+
+def test_the_same_block_is_another_request_once_the_table_changed() -> None:
+    decoder = RequestDecoder()
+    indexed = bytes.fromhex("828684be")  # GET, http, / and the newest entry of the table
+    first, second = (_indexed(b":authority", host) for host in (b"first", b"second"))
+    decoder.request(bytes.fromhex("828684") + first)
+    assert [decoder.request(indexed)[2] for _ in range(2)] == 2 * [{b"host": b"first"}]
+    decoder.skip(second)
+    assert [decoder.request(indexed)[2] for _ in range(2)] == 2 * [{b"host": b"second"}]
+    decoder.skip(b"\x20")  # a table of no bytes
+    with pytest.raises(Http2ConnectionError):
+        decoder.request(indexed)
+
+
+def test_a_block_that_is_wrong_is_wrong_each_time() -> None:
+    decoder = RequestDecoder()
+    decoder.request(encode_fields(_FIRST))
+    for _ in range(2):
+        with pytest.raises(Http2StreamError):
+            decoder.request(encode_fields([*_FIRST, (b"te", b"gzip")]))
+
+
+def _indexed(name: bytes, value: bytes) -> bytes:
+    """Return a field that goes into the table; its name is in the table of RFC 7541."""
+    return bytes((0x40 | encode_fields([(name, value)])[0],)) + encode_fields([(name, value)])[1:]

@@ -61,15 +61,15 @@ class Authenticator:
         self._certificates = certificates
         self._of_certificates: dict[str, Principal] = {}
         self._issuers: Mapping[str, Issuer] = {}
-        self._seen: Callable[[bytes], Principal | None] = _nobody
+        self.seen: Callable[[bytes], Principal | None] = _nobody  # who showed this `authorization` before, a token
         self._verify: Callable[[bytes, bytes], Principal] | None = None
 
     def add_issuers(self, issuers: Mapping[str, "Issuer"]) -> None:
         """Accept tokens of these issuers, by name. Before the first call, once."""
         from tablegate.gateway.access.tokens import Tokens
 
-        tokens = Tokens(issuers, version=lambda: self.version, clock=self._clock)
-        self._issuers, self._seen, self._verify = issuers, tokens.seen, tokens.verify
+        tokens = Tokens(issuers, versions=self, clock=self._clock)
+        self._issuers, self.seen, self._verify = issuers, tokens.seen, tokens.verify
 
     def start(self) -> None:
         """Begin to keep the keys of issuers. Until they are known, their tokens are refused."""
@@ -111,13 +111,13 @@ class Authenticator:
         """
         value = headers.get(b"authorization")
         if value is not None:
-            return self._seen(value) or self._of_header(value)
+            return self.seen(value) or self._of_header(value)
         value = headers.get(b"x-api-key")
         if value is not None:
             return self._of_api_key(value)
         if is_get and (token := _token_of(headers.get(b"cookie", b""))) is not None:
             value = b"Bearer " + token
-            return self._seen(value) or self._of_token(token, value)
+            return self.seen(value) or self._of_token(token, value)
         if certificate is not None and self._certificates is not None:
             return self._of_certificate(certificate, self._certificates)
         return None

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from tablegate.gateway.access.audit import AuditLog, audit_log_of
 from tablegate.gateway.access.credentials import Authenticator, authenticator_of
@@ -55,15 +55,22 @@ class Client(Protocol):
         """Return its address."""
 
 
-class Admitted(NamedTuple):
-    """Who was let in, None without a credential; what he sees of the table, None: all; and what his call uses."""
+class Admitted:
+    """Who was let in to a method, None without a credential; and what he sees of its table, None: all of it.
 
-    principal: Principal | None
-    view: View | None
-    usage: Usage
+    It is decided once, and then the same for each of his calls. `answer` is for whoever serves them, to keep what
+    answers who sees this view.
+    """
+
+    __slots__ = ("answer", "principal", "view")
+
+    def __init__(self, principal: Principal | None, view: View | None) -> None:
+        self.principal = principal
+        self.view = view
+        self.answer: Any = None
 
 
-ADMITTED = Admitted(None, None, FREE)
+ADMITTED = Admitted(None, None)
 """Whoever calls a gateway without access control."""
 
 
@@ -85,6 +92,8 @@ class Gate:
         }
         self._authenticator, self._policy, self._rates, self._audit = _read(file, catalogue)
         self._keys_version = self._authenticator.version
+        # By identity: the principal of a credential that was seen before is the same object. It is kept with what was
+        # decided, so that no other one gets its number meanwhile.
         self._known: dict[tuple[int, str], Admitted] = {}
 
     def start(self) -> None:
@@ -111,15 +120,19 @@ class Gate:
 
     def admit(self, path: str, headers: Mapping[bytes, bytes], client: Client, *, is_get: bool) -> Admitted:
         """Return who calls a method, and what he sees; raise `Unauthenticated` or `Forbidden`."""
+        # The common call first: a token that was seen before, for a method that its principal has called.
+        value = headers.get(b"authorization")
+        if value is not None and (principal := self._authenticator.seen(value)) is not None:
+            admitted = self._known.get((id(principal), path))
+            if admitted is not None and admitted.principal is principal and self._audit is None:
+                return admitted
         if path.startswith(_OPEN):
             return ADMITTED
         principal = None
         try:
             # Where a header says who it is, the certificate is not asked for: that costs more than a seen token.
-            certificate = None if b"authorization" in headers else client.principal
+            certificate = client.principal if value is None else None
             principal = self._authenticator.principal(headers, certificate, is_get=is_get)
-            # By identity: the principal of a credential that was seen before is the same object. It is kept with what
-            # was decided, so that no other one gets its number meanwhile.
             admitted = self._known.get((id(principal), path))
             if admitted is None or admitted.principal is not principal:
                 admitted = self._decide(principal, path)
@@ -150,7 +163,7 @@ class Gate:
                 view = self._policy.view(principal, path)
         if len(self._known) >= _KNOWN_MAX:
             self._known.clear()
-        admitted = self._known[id(principal), path] = Admitted(principal, view, FREE)
+        admitted = self._known[id(principal), path] = Admitted(principal, view)
         return admitted
 
     def _check(self, principal: Principal | None, right: Right) -> None:
@@ -165,25 +178,29 @@ class Gate:
         name = None if principal is None else principal.name
         self._audit.record(name, path, table, refusal=refusal, address=client.address if name is None else None)
 
-    def begin(self, admitted: Admitted, path: str, client: Client) -> Admitted:
-        """Return who was let in, with what his call uses from now on; raise `RateExceeded`.
+    @property
+    def has_rates(self) -> bool:
+        """Return whether the file bounds how much anybody may ask for."""
+        return not self._rates.is_empty
+
+    def begin(self, principal: Principal | None, path: str, client: Client) -> Usage:
+        """Return what the call of whoever was let in uses from now on; raise `RateExceeded`.
 
         Whoever begins a stream is to end its usage. Who shows no credential is counted by the address.
         """
         if self._rates.is_empty or path.startswith(_OPEN):
-            return admitted
-        principal = admitted.principal
+            return FREE
         name = f"address {client.address}" if principal is None else principal.name
         kind = self._kinds.get(path, Kind.UNARY)
         try:
-            return admitted._replace(usage=self._rates.admit(name, self._policy.roles(principal), path, kind))
+            return self._rates.admit(name, self._policy.roles(principal), path, kind)
         except RateExceeded as error:
             self._record(principal, path, client, str(error))
             raise
 
-    def view_of(self, admission: Admitted, path: str) -> View | None:
+    def view_of(self, admitted: Admitted, path: str) -> View | None:
         """Return what who was admitted sees of the table of a query; raise `Forbidden`."""
-        return self._policy.view(admission.principal, path)
+        return self._policy.view(admitted.principal, path)
 
     def _read_again(self) -> None:
         try:

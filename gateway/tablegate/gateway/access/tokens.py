@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -99,24 +99,27 @@ class Issuer:
         raise Unauthenticated(_NOT_SIGNED)
 
 
-class Tokens:
-    """Who shows a token. One thread.
+class Versions(Protocol):
+    """The version of all keys. It rises after they change, in any thread: nothing that was verified before counts."""
 
-    `version` tells the version of all keys. It rises after they change: then nothing that was verified before counts.
-    """
+    version: int
+
+
+class Tokens:
+    """Who shows a token. One thread."""
 
     def __init__(
         self,
         issuers: Mapping[str, Issuer],
         *,
-        version: Callable[[], int],
+        versions: Versions,
         clock: Callable[[], float],
         seen_max: int = SEEN_MAX,
         seen_bytes_max: int = SEEN_BYTES_MAX,
     ) -> None:
         """`clock` gives seconds since 1970, and may be set at any time."""
         self._issuers = issuers
-        self._version = version
+        self._versions = versions
         self._clock = clock
         self._seen_max = seen_max
         self._seen_bytes_max = seen_bytes_max
@@ -126,7 +129,7 @@ class Tokens:
 
     def seen(self, value: bytes) -> Principal | None:
         """Return who showed this value of a header before, where it still counts."""
-        if self._seen_version != (version := self._version()):
+        if self._seen_version != (version := self._versions.version):
             self._seen.clear()
             self._seen_bytes = 0
             self._seen_version = version

@@ -4,11 +4,14 @@ A block is read in two steps. `HpackDecoder` turns it into fields; each block ma
 refer to, so that blocks must be decoded in their order, also those that nobody wants. `RequestDecoder` then checks the
 fields and takes method and target out of them. A client sends the same names again and again, so names that were found
 right once are looked up as one tuple and not checked again; values are checked as one string, unless the request is the
-same as the last.
+same as the last. A block that is the last one again, and has left the table as it was, is the same request: a client
+that asks one method with one token sends no other.
 
 Decoding is in Python, because it is as fast here as a decoder in Rust with the checks around it that it needs: most
 fields are one byte, an index into a table. Encoding uses neither the dynamic table nor Huffman: a block is then the
 same on every connection, can be made once, and sending it copies bytes.
+
+Decision: docs/decisions/0143-the-same-block-is-the-same-request.md
 """
 
 from collections.abc import Iterable, Sequence
@@ -67,9 +70,10 @@ _TOKEN_BYTES = _NAME_BYTES + b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 class HpackDecoder:
     """Decodes the blocks of one connection, in their order: each may change what the next ones mean."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_cached", "_cached_bytes", "_table")
+    __slots__ = ("_bytes", "_bytes_max", "_cached", "_cached_bytes", "_table", "changes")
 
     def __init__(self) -> None:
+        self.changes = 0  # of the table: blocks that are equal, with none between, have the same fields
         self._table: list[Field] = [(b"", b""), *_STATIC_FIELDS]  # by index; the dynamic table, newest first, follows
         self._bytes = 0
         self._bytes_max = TABLE_BYTES
@@ -145,6 +149,7 @@ class HpackDecoder:
         return text
 
     def _insert(self, field: Field) -> None:
+        self.changes += 1
         self._bytes += len(field[0]) + len(field[1]) + _ENTRY_BYTES
         self._table.insert(_DYNAMIC, field)
         if self._bytes > self._bytes_max:
@@ -161,6 +166,7 @@ class HpackDecoder:
             size, at = _integer(block, at, 0x1F)
         if fields or size > TABLE_BYTES:
             raise HpackError("size of the table comes after a field, or is larger than allowed")
+        self.changes += 1
         self._bytes_max = size
         self._evict()
         return at
@@ -183,22 +189,40 @@ class HeaderListTooLarge(Exception):
 class RequestDecoder:
     """Decodes the header blocks of one connection, in their order: each may change what the next ones mean."""
 
-    __slots__ = ("_checked", "_checked_bytes", "_decode", "_names", "_values", "field_bytes")
+    __slots__ = (
+        "_block",
+        "_block_changes",
+        "_checked",
+        "_checked_bytes",
+        "_decode",
+        "_hpack",
+        "_names",
+        "_request",
+        "_values",
+        "field_bytes",
+    )
 
     def __init__(self) -> None:
         self.field_bytes = 0  # that the fields of the latest request count; whoever reads it resets it
-        self._decode = HpackDecoder().decode
+        self._hpack = HpackDecoder()
+        self._decode = self._hpack.decode
+        self._block = b""  # the last one that was right and changed no table, its request, and the table's changes then
+        self._request: Request = (b"", b"", {})
+        self._block_changes = -1
         self._names: tuple[bytes, ...] = ()  # of the last request that was right, and its values with zeros between
         self._values = b"\0"  # of no request: one without fields is none that was right
         self._checked: dict[tuple[bytes, ...], int] = {}  # bytes that the names count, by names that were found right
         self._checked_bytes = 0
 
     def request(self, block: bytes) -> Request:
-        """Return method, target and headers of a request.
+        """Return method, target and headers of a request. Requests that are the same share their headers.
 
         Raise `Http2ConnectionError` where it is not HPACK, `Http2StreamError` where it is no request, or
         `HeaderListTooLarge`.
         """
+        changes = self._hpack.changes
+        if block == self._block and changes == self._block_changes:
+            return self._request
         try:
             fields = self._decode(block)
         except HpackError as error:
@@ -217,7 +241,10 @@ class RequestDecoder:
         authority = headers.pop(b":authority", None)
         if authority:
             headers[b"host"] = authority
-        return method, target, headers
+        request = method, target, headers
+        if self._hpack.changes == changes and values == self._values and names == self._names:
+            self._block, self._block_changes, self._request = block, changes, request
+        return request
 
     def _check_fields(self, headers: dict[bytes, bytes], names: tuple[bytes, ...], values: bytes) -> None:
         """Check the fields of a request that is not the same as the last; raise as `request` does."""

@@ -29,12 +29,21 @@ from typing_extensions import override
 from tablegate.gateway.access.gate import ADMITTED, Admitted, Gate
 from tablegate.gateway.access.policy import Forbidden, Right
 from tablegate.gateway.access.principal import Unauthenticated
-from tablegate.gateway.access.rates import RateExceeded, Usage
+from tablegate.gateway.access.rates import FREE, RateExceeded, Usage
 from tablegate.gateway.access.views import View
 from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, Exchange, ResponseHeaders
 from tablegate.gateway.http.rpc.turns import StreamTurns
 from tablegate.gateway.http.shares import Shares
-from tablegate.gateway.query.call import Answer, DuplexMethod, Fields, ForView, Method, StreamMethod, UnaryMethod
+from tablegate.gateway.query.call import (
+    Answer,
+    DuplexMethod,
+    Fields,
+    ForView,
+    Method,
+    StreamMethod,
+    UnaryHandler,
+    UnaryMethod,
+)
 from tablegate.gateway.query.errors import (
     DeadlineExceeded,
     Internal,
@@ -99,14 +108,16 @@ class Durations:
 class ServedCall(ABC):
     """A call, as its handler sees it (`query.call.Call`), and the ways to answer it, each protocol's own.
 
-    `timeout_s`: what the client asked for, None where it did not; set by the protocol.
+    `timeout_s`: what the client asked for, None where it did not; set by the protocol. `usage`: what the call uses of
+    its principal's limits.
     """
 
-    __slots__ = ("_calls", "admitted", "ended_for", "exchange", "started_s", "timeout_s", "trailer")
+    __slots__ = ("_calls", "admitted", "ended_for", "exchange", "started_s", "timeout_s", "trailer", "usage")
 
     def __init__(self, calls: "Calls", exchange: Exchange) -> None:
         self.exchange = exchange
         self.admitted = ADMITTED
+        self.usage = FREE
         self.ended_for: QueryError | None = None  # why a stream is ended, which its client did not ask for
         self.timeout_s: float | None = None
         self.trailer: Fields = ()
@@ -278,13 +289,13 @@ class Calls:
         What says that another gateway forwards it is checked by its handler.
         """
         gate = self._gate
-        if gate is None or _is_forwarded(call, method):
+        if gate is None or (call.forwarded is not None and _is_forwarded(call, method)):
             return
         exchange = call.exchange
         try:  # not by `_as_query_errors`, which would cost each call a microsecond
             call.admitted = gate.admit(path, exchange.headers, exchange, is_get=exchange.method == b"GET")
-            if isinstance(method, UnaryMethod):
-                call.admitted = gate.begin(call.admitted, path, exchange)
+            if gate.has_rates and isinstance(method, UnaryMethod):
+                call.usage = gate.begin(call.admitted.principal, path, exchange)
         except (Unauthenticated, Forbidden, RateExceeded) as refusal:
             error = _query_error(refusal)
             self._count_failed(call, path, error)
@@ -344,8 +355,8 @@ class Calls:
             self._fail(call, path, as_query_error(error, path))
             return
         if isinstance(answer, bytes):
-            if call.admitted.usage.is_charged:
-                call.admitted.usage.charge(len(answer))
+            if call.usage.is_charged:
+                call.usage.charge(len(answer))
             call.answer(answer)
             self._count(call, path, code_pb2.OK)
         else:
@@ -398,8 +409,8 @@ class Calls:
         with self._failing(call, path), self._waiting.hold(_place_of(call, principal)):
             async with asyncio.timeout(call.time_left_s()):
                 message = await answer
-            if call.admitted.usage.is_charged:
-                call.admitted.usage.charge(len(message))
+            if call.usage.is_charged:
+                call.usage.charge(len(message))
             call.answer(message)
             self._count(call, path, code_pb2.OK)
 
@@ -423,8 +434,8 @@ class Calls:
         """Count a stream of an admitted client; raise `LimitExceeded`."""
         if self._gate is not None and call.admitted is not ADMITTED:
             with _as_query_errors():
-                call.admitted = self._gate.begin(call.admitted, path, call.exchange)
-        with call.admitted.usage as usage:
+                call.usage = self._gate.begin(call.admitted.principal, path, call.exchange)
+        with call.usage as usage:
             yield usage
 
     @contextmanager
@@ -479,7 +490,7 @@ class FramedCall(ServedCall):
 
     @override
     def offer(self, message: bytes) -> bool:
-        return self._begun and not self.admitted.usage.is_charged and self.exchange.offer(self.framed(message))
+        return self._begun and not self.usage.is_charged and self.exchange.offer(self.framed(message))
 
     def end_with(self, frames: bytes) -> None:
         """Send the last frames, and end the answer."""
@@ -501,13 +512,19 @@ class FramedCall(ServedCall):
 
 def _answer(call: ServedCall, method: UnaryMethod, message: bytes) -> Answer:
     """Return the answer of a handler: of the one for the view that the call is for, where it is for one."""
-    if call.admitted.view is None or method.handler_for is None:
+    admitted = call.admitted
+    if admitted.answer is not None:
+        handler: UnaryHandler = admitted.answer
+        return handler(message, call)
+    if admitted.view is None or method.handler_for is None:
         try:
             return method.handler(message, call)
         except ForView:
             if method.handler_for is None:
                 raise
-    return method.handler_for(call)(message, call)
+            return method.handler_for(call)(message, call)
+    admitted.answer = handler = method.handler_for(call)
+    return handler(message, call)
 
 
 def _on_account_of(call: ServedCall, method: UnaryMethod | StreamMethod) -> str | None:

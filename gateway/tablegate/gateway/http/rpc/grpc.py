@@ -243,7 +243,7 @@ class GrpcCall(ServedCall):
 
     def offer(self, message: bytes) -> bool:
         """Send a message of a stream, if that can be at once; else return False and send nothing."""
-        if self.admitted.usage.is_charged:
+        if self.usage.is_charged:
             return False
         return self._begun and self.exchange.offer(self._envelope(message))
 
