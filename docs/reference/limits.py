@@ -273,7 +273,8 @@ def _rest() -> str:
 Of credentials: a token (JWT) has {_bytes(tokens.TOKEN_BYTES_MAX)} at most, an API key {api_keys.KEY_BYTES_MAX} bytes. \
 A worker remembers {tokens.SEEN_MAX:,} tokens that it has verified, or {_bytes(tokens.SEEN_BYTES_MAX)} of them with \
 their claims. An issuer has {issuer_keys.KEYS_MAX} keys in {_bytes(issuer_keys.SET_BYTES_MAX)}; tokens with unknown \
-keys let a worker ask for them once in {issuer_keys.EARLY_S:g} seconds at most. The audit log keeps \
+keys let a worker ask for them once in {issuer_keys.EARLY_S:g} seconds at most, and an answer may take \
+{issuer_keys.WHOLE_S:g} seconds. The audit log keeps \
 {_bytes(audit.BUFFER_BYTES_MAX)} that it cannot write.
 
 Of jobs: a batch of an atomic table has {types.BATCH_CHANGES_MAX:,} changes at most. Its sources give no more records \

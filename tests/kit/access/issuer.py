@@ -1,11 +1,12 @@
 """An issuer of tokens: keys made on the spot, tokens of any content, and a server of the public keys."""
 
 import base64
+import contextlib
 import http.server
 import json
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 import jwt
@@ -75,10 +76,10 @@ def key_set(*keys: SigningKey | object) -> bytes:
 
 
 class KeyServer:
-    """Answers GETs with `pages`, a body or a status by path; `requests` has the paths that were asked for."""
+    """Answers GETs with `pages` by path: a body, its parts or a status. `requests` has the paths asked for."""
 
     def __init__(self, pair: Pair | None = None) -> None:
-        self.pages: dict[str, bytes | int] = {}
+        self.pages: dict[str, bytes | int | Iterable[bytes]] = {}
         self.requests: list[str] = []
         server = self
 
@@ -90,7 +91,10 @@ class KeyServer:
                 if page == 302:
                     self.send_header("Location", f"{server.url}/moved")
                 self.end_headers()
-                self.wfile.write(page if isinstance(page, bytes) else b"")
+                parts = [page] if isinstance(page, bytes) else () if isinstance(page, int) else page
+                with contextlib.suppress(ConnectionError):
+                    for part in parts:
+                        self.wfile.write(part)
 
             def log_message(self, *_: object) -> None:
                 """Say nothing."""

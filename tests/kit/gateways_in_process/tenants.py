@@ -6,7 +6,7 @@ import random
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
@@ -151,6 +151,16 @@ class World:
             if sees and holds(row):
                 found[row_key] = self.shown(row, key)
         return found
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of a row, hidden ones among them."""
+        return list(self.row_class.DESCRIPTOR.fields_by_name)
+
+    def masked(self, row: Row, mask: Sequence[str] | None) -> Row:
+        """Return what a field mask leaves of a row that is shown."""
+        kept = {"tenant", "number"} if self.table == "invoices" else {"ticket_id"}
+        return row if mask is None else {name: value for name, value in row.items() if name in kept.union(mask)}
 
     def shown(self, row: Any, key: str) -> Row:
         value: Row = json_format.MessageToDict(row, preserving_proto_field_name=True)

@@ -118,6 +118,50 @@ def test_a_full_disk_stops_nothing_and_is_logged_once(
     assert vars(caplog.records[-1])["left_out"] == 20 - len(written)
 
 
+@pytest.mark.parametrize("is_stderr", [True, False])
+def test_a_pipe_whose_reader_stands_still_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_stderr: bool
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    log = _on_stderr(os.open(pipe, os.O_WRONLY)) if is_stderr else AuditLog(pipe)
+    for number in range(3_000):  # far more than a pipe holds
+        log.record(f"user {number}", GET, None)
+        log.flush()
+    [line] = caplog.records
+    assert vars(line)["reason"] == "Resource temporarily unavailable"
+    read = b""
+    while read.count(b"\n") < 3_000:
+        read += os.read(reader, 1 << 20)
+        log.flush()
+    assert [json.loads(line)["principal"] for line in read.splitlines()] == [f"user {n}" for n in range(3_000)]
+    os.close(reader)
+    log.record("ann", GET, None)
+    log.flush()
+    log.close()
+    assert vars(caplog.records[-1])["reason"] == "Broken pipe"
+
+
+def _on_stderr(pipe: int) -> AuditLog:
+    """Return the log of a process whose stderr is a pipe."""
+    kept = os.dup(2)
+    os.dup2(pipe, 2)
+    os.close(pipe)
+    try:
+        log = AuditLog(None)
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+    return log
+
+
+def test_a_pipe_that_nobody_reads_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(AccessFileError, match="cannot be written"):
+        AuditLog(tmp_path / "pipe")
+
+
 def test_a_directory_that_is_gone_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     directory = tmp_path / "logs"
     directory.mkdir()

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import subprocess
 import sys
 import tomllib
@@ -196,6 +197,24 @@ def test_changed_keys_are_read_again(to: Authenticator, tmp_path: Path, caplog: 
         to.principal({b"x-api-key": b"k1"}, None)
     file.unlink()
     read_again(to)
+    assert to.principal({b"x-api-key": b"k3"}, None)
+
+
+def test_keys_that_could_not_be_read_are_read_later(
+    to: Authenticator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    new = tmp_path / "new.toml"
+    new.write_text(entry("k3"))
+    os.replace(new, tmp_path / "keys.toml")
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, files[1]))  # nothing more can be opened
+    try:
+        read_again(to)
+        read_again(to)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, files)
+    assert len(caplog.records) == 1
+    to.refresh()
     assert to.principal({b"x-api-key": b"k3"}, None)
 
 

@@ -180,6 +180,37 @@ def test_a_stream_ends_whose_view_is_another_now(world: World, tmp_path: Path) -
     assert row.owner == 3
 
 
+def test_a_call_that_waits_ends_when_the_policy_does_not_allow_it(world: World, access_file: Path) -> None:
+    gateway = world.cluster.whole
+    gateway.hangs = True
+    with grpc.insecure_channel(f"127.0.0.1:{gateway.port}") as channel:
+        ask: Any = channel.unary_unary(GET, None, None)
+        waiting = ask.future(b"\x08\x01", metadata=credential("all"), timeout=60)
+        soon(lambda: gateway.calls, "a call that waits")
+        access_file.write_text(POLICY.replace('tables = ["*"]', 'tables = ["invoices"]'))
+        check_gate(world)
+        assert waiting.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_a_subscriber_hears_nothing_of_a_hidden_column(world: World) -> None:
+    mine, all_of_it = subscription(world, "ann"), subscription(world, "all")
+    row = world.row_class(ticket_id=1, owner=1, note="n")
+    notes = ("other", "other", "last")
+    for note, state in zip(notes, ("", "done", "done"), strict=True):
+        row.note, row.state = note, state
+        world.cluster.put([row])
+    world.cluster.put([world.row_class(ticket_id=9, owner=1)])
+
+    def heard(stream: Iterator[Any]) -> list[Any]:
+        changes: list[Any] = []
+        while not changes or changes[-1].upsert.ticket_id != 9:
+            changes += next(stream).changes
+        return [(change.upsert.note, change.upsert.state) for change in changes[:-1]]
+
+    assert heard(all_of_it) == [("other", ""), ("other", "done"), ("last", "done")]
+    assert heard(mine) == [("", "done")]
+
+
 @dataclass
 class AnyClient:
     principal: str | None

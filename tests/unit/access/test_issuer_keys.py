@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,20 @@ def test_junk_in_place_of_keys_leaves_those_before(server: KeyServer, junk: byte
     server.pages["/keys"] = junk
     world.keys.read()
     assert world.shown(ONE.token())
+
+
+def test_an_issuer_that_never_comes_to_an_end_is_given_up(server: KeyServer) -> None:
+    source = KeySource(issuer=NAME, algorithms=("ES256",), url=f"{server.url}/slow", whole_s=0.1)
+    server.pages["/slow"] = endless()
+    with pytest.raises(TimeoutError, match="takes more than"):
+        source.read()
+
+
+def endless() -> Iterator[bytes]:
+    """Yield spaces, one by one, until nobody reads them."""
+    while True:
+        time.sleep(0.01)
+        yield b" "
 
 
 def test_an_empty_set_ends_all_tokens(server: KeyServer, caplog: pytest.LogCaptureFixture) -> None:

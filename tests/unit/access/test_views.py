@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,31 +32,37 @@ def check_pair(world: World, key: str, gateway_id: str) -> None:
     kind = choice.choice(("get", "batch", "list", "list", "scan", "subscribe"))
     as_json = choice.random() < 0.3
     filters: dict[str, Any] = {"state": choice.choice(STATES)} if choice.random() < 0.5 else {}
-    where = (world.table, key, gateway_id, kind, as_json, filters)
+    mask = choice.sample(world.columns, choice.randrange(1, 3)) if choice.random() < 0.3 else None
+    masked: dict[str, Any] = {} if mask is None else {"read_mask": {"paths": mask}}
+    where = (world.table, key, gateway_id, kind, as_json, filters, mask)
 
     def holds(row: Any) -> bool:
         return not filters or row.state == filters["state"]
+
+    def seen(holds: Callable[[Any], bool] = lambda _: True) -> dict[tuple[Any, ...], Row]:
+        return {row_key: world.masked(row, mask) for row_key, row in world.seen(key, holds).items()}
 
     def rows_of(rows: Any) -> dict[tuple[Any, ...], Row]:
         return {world.key_of(row): world.shown(row, "all") for row in rows}
 
     if kind == "get":
         asked = world.some_key()
-        wanted = world.seen(key).get(tuple(asked.values()))
+        wanted = seen().get(tuple(asked.values()))
         found = None
         with contextlib.suppress(NotFound):
-            found = world.shown(world.ask(key, gateway_id, f"Get{world.one}", as_json=as_json, **asked).row, "all")
+            answer = world.ask(key, gateway_id, f"Get{world.one}", as_json=as_json, **asked, **masked)
+            found = world.shown(answer.row, "all")
         assert found == wanted, where
     elif kind == "batch":
         keys = [world.some_key() for _ in range(choice.randrange(1, 8))]
-        results = world.ask(key, gateway_id, f"BatchGet{world.many}", as_json=as_json, keys=keys).results
-        seen = world.seen(key)
+        results = world.ask(key, gateway_id, f"BatchGet{world.many}", as_json=as_json, keys=keys, **masked).results
+        all_seen = seen()
         assert [world.shown(each.found, "all") if each.HasField("found") else None for each in results] == [
-            seen.get(tuple(asked.values())) for asked in keys
+            all_seen.get(tuple(asked.values())) for asked in keys
         ], where
     elif kind == "list":
         size, order, token, found = choice.randrange(1, 9), choice.randrange(1, 3), "", []
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {**masked}
         tenant = choice.choice(NAMES)
         if world.table == "invoices" and choice.random() < 0.3:
             more["tenant"] = tenant
@@ -75,18 +82,20 @@ def check_pair(world: World, key: str, gateway_id: str) -> None:
             if not token:
                 break
             check_token_of_others(world, key, f"List{world.many}", page_token=token, order=order, **more)
-        wanted_rows = world.seen(key, lambda row: "tenant" not in more or row.tenant == tenant)
+        wanted_rows = seen(lambda row: "tenant" not in more or row.tenant == tenant)
         assert rows_of(found) == wanted_rows, where
         keys_in_order = [tuple(str(part).encode() for part in world.key_of(row)[:-1]) for row in found]
         assert keys_in_order == sorted(keys_in_order, reverse=order == 2), where
         assert len(found) == len(wanted_rows), where
     elif kind == "scan":
-        messages = world.cluster.stream(gateway_id, f"Scan{world.many}", metadata=credential(key), **filters)
+        messages = world.cluster.stream(gateway_id, f"Scan{world.many}", metadata=credential(key), **filters, **masked)
         found = [row for message in messages for row in message.rows]
-        assert rows_of(found) == world.seen(key, holds), where
-        assert len(found) == len(world.seen(key, holds)), where
+        assert rows_of(found) == seen(holds), where
+        assert len(found) == len(seen(holds)), where
     else:
-        stream = world.cluster.stream(gateway_id, f"Subscribe{world.many}", metadata=credential(key), **filters)
+        stream = world.cluster.stream(
+            gateway_id, f"Subscribe{world.many}", metadata=credential(key), **filters, **masked
+        )
         found, token = [], ""
         with contextlib.closing(stream):  # type: ignore[type-var]
             for message in stream:
@@ -94,7 +103,7 @@ def check_pair(world: World, key: str, gateway_id: str) -> None:
                 token = message.progress.resume_token
                 if message.progress.phase == 3:
                     break
-        assert rows_of(found) == world.seen(key, holds), where
+        assert rows_of(found) == seen(holds), where
 
 
 def check_token_of_others(world: World, key: str, method: str, **fields: Any) -> None:

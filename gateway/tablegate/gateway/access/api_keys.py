@@ -42,6 +42,7 @@ class ApiKeys:
         self._file = file
         self._clock = clock
         self._watched = WatchedFile(file)
+        self._trouble = ""
         self._keys = _read(file)
 
     def principal(self, key: bytes) -> Principal | None:
@@ -60,8 +61,12 @@ class ApiKeys:
         try:
             keys = _read(self._file)
         except AccessFileError as error:
-            _logger.error("API keys cannot be read; those before stay in use", extra={"reason": str(error)})
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                _logger.error("API keys cannot be read; those before stay in use", extra={"reason": self._trouble})
+            self._watched.forget()
             return False
+        self._trouble = ""
         # A principal that is as before stays the object that it was: others remember it by that.
         self._keys = {digest: kept if (kept := self._keys.get(digest)) == new else new for digest, new in keys.items()}
         _logger.info("read the API keys again", extra={"keys": len(keys)})

@@ -1,7 +1,8 @@
 """The audit log: a JSON line for each call, of who asked for what, and whether it was allowed.
 
 It never has rows, values of requests or credentials. Lines wait in a buffer; `flush` writes them, on a timer. What
-cannot be written stops no call: it waits until the buffer is full, then it is left out, and counted in the log. Nor may
+cannot be written stops no call: it waits until the buffer is full, then it is left out, and counted in the log. That
+goes for a full disk, and for a pipe whose reader stands still. Nor may
 whoever shows no credential fill the disk: of calls that nobody is known to have made, each second has so many lines,
 and one that counts the others.
 
@@ -14,6 +15,8 @@ import json
 import logging
 import os
 import random
+import select
+import stat
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -53,6 +56,7 @@ class AuditLog:
         self._buffer_bytes_max = buffer_bytes_max
         self._left_out = 0
         self._fails = False
+        self._is_pipe = False
         self._second = 0
         self._unknown = 0  # refused calls of nobody who is known, in that second
         try:
@@ -115,7 +119,7 @@ class AuditLog:
         try:
             self._reopen_if_moved()
             while self._buffer:
-                written = os.write(self._descriptor, self._buffer)
+                written = os.write(self._descriptor, self._buffer[: self._piece_bytes()])
                 del self._buffer[:written]
         except OSError as error:
             if not self._fails:
@@ -133,14 +137,29 @@ class AuditLog:
     def close(self) -> None:
         """Write what waits, and close the file."""
         self.flush()
-        if self._file is not None:
+        if self._descriptor != _STDERR:
             os.close(self._descriptor)
+
+    def _piece_bytes(self) -> int:
+        """Return how much is written at once: to a pipe, whole lines that go in all together or not at all."""
+        if not self._is_pipe:
+            return len(self._buffer)
+        return self._buffer.rfind(b"\n", 0, select.PIPE_BUF) + 1 or select.PIPE_BUF
 
     def _open(self) -> int:
         if self._file is None:
-            return _STDERR
-        # Appended, a write is whole beside those of other processes.
-        return os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            if not stat.S_ISFIFO(os.fstat(_STDERR).st_mode):
+                return _STDERR
+            try:  # opened anew, as not to wait for a reader is of all who have opened it
+                opened = os.open(f"/proc/self/fd/{_STDERR}", os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            except OSError:  # not on Linux, or of another user
+                return _STDERR
+        else:
+            # Appended, a write is whole beside those of other processes. A pipe that nobody reads is an error.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+            opened = os.open(self._file, flags, 0o640)
+        self._is_pipe = stat.S_ISFIFO(os.fstat(opened).st_mode)
+        return opened
 
     def _reopen_if_moved(self) -> None:
         if self._file is None:

@@ -36,7 +36,7 @@ _RIGHTS: Mapping[str, Right] = {
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": Right.REFLECTION,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Right.REFLECTION,
 }
-_KNOWN_MAX = 20_000  # of principals and methods
+_KNOWN_MAX = 4_096  # of principals and methods, each with the handler of its view, some 7 KB
 _OTHER_STREAMS = (f"{_GATEWAY}WatchTable", *(path for path, right in _RIGHTS.items() if right is Right.REFLECTION))
 _OPEN = "/grpc.health.v1.Health/"  # for who balances the load: it says of each service whether it is served
 

@@ -35,6 +35,7 @@ EARLY_S = 10.0  # between re-reads that tokens ask for: whoever sends bad tokens
 RETRY_S = 10.0  # after a read that failed
 FILE_REFRESH_S = 5.0
 TIMEOUT_S = 10.0  # of a connection, and of each wait for bytes
+WHOLE_S = 30.0  # for all of a body, however often a byte comes: keys that were removed must not stay for hours
 SET_BYTES_MAX = 256 * 1024
 KEYS_MAX = 100
 KEYS_OF_ID_MAX = 4  # each is tried
@@ -68,6 +69,7 @@ class KeySource:
     url: str | None = None
     ca_file: Path | None = None
     refresh_s: float = 300.0
+    whole_s: float = WHOLE_S
 
     def read(self) -> bytes:
         """Return the set as it is now; raise `AccessFileError` (a file), `OSError` or `ValueError`."""
@@ -77,15 +79,28 @@ class KeySource:
             urllib.request.HTTPSHandler(context=self.tls_context()), _RedirectsRefused()
         )
         if self.url is not None:
-            return _get(opener, self.url)
+            return self._get(opener, self.url)
         url = self.issuer.rstrip("/") + DISCOVERY
-        document = json.loads(_get(opener, url))
+        document = json.loads(self._get(opener, url))
         if not isinstance(document, dict) or document.get("issuer") != self.issuer:
             raise ValueError(f"{url} is of another issuer")  # OpenID Connect Discovery 1.0, 4.3
         keys_url = document.get("jwks_uri")
         if not isinstance(keys_url, str) or not is_safe_url(keys_url):
             raise ValueError(f"{url} has no jwks_uri that begins with https://")
-        return _get(opener, keys_url)
+        return self._get(opener, keys_url)
+
+    def _get(self, opener: urllib.request.OpenerDirector, url: str) -> bytes:
+        request = urllib.request.Request(url, headers={"Accept": "application/json"})
+        data = bytearray()
+        with opener.open(request, timeout=TIMEOUT_S) as answer:
+            until_s = time.monotonic() + self.whole_s
+            while piece := answer.read1(SET_BYTES_MAX + 1):
+                data += piece
+                if len(data) > SET_BYTES_MAX:
+                    raise ValueError(f"{url} gives more than {SET_BYTES_MAX} bytes")
+                if time.monotonic() > until_s:
+                    raise TimeoutError(f"{url} takes more than {self.whole_s:g} s")
+        return bytes(data)
 
     def tls_context(self) -> ssl.SSLContext:
         """Return what proves the server; raise `OSError`. Made for each read: the file may be a new one."""
@@ -218,15 +233,6 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _get(opener: urllib.request.OpenerDirector, url: str) -> bytes:
-    request = urllib.request.Request(url, headers={"Accept": "application/json"})
-    with opener.open(request, timeout=TIMEOUT_S) as answer:
-        data: bytes = answer.read(SET_BYTES_MAX + 1)
-    if len(data) > SET_BYTES_MAX:
-        raise ValueError(f"{url} gives more than {SET_BYTES_MAX} bytes")
-    return data
 
 
 def _in_words(error: Exception) -> str:

@@ -80,6 +80,9 @@ class Section:
         return self._directory / self.text(name)
 
 
+_UNREAD = (-1, -1, -1)  # of no file
+
+
 class WatchedFile:
     """A file that somebody may write at any moment.
 
@@ -90,7 +93,8 @@ class WatchedFile:
     def __init__(self, path: Path) -> None:
         """Take the file as read: before it is."""
         self._path = path
-        self._read = self._seen = self._stamp()
+        self._read: tuple[int, int, int] | None = self._stamp()
+        self._seen = self._read
 
     def has_changed(self) -> bool:
         """Return whether it is to be read again, which counts as done then."""
@@ -99,6 +103,10 @@ class WatchedFile:
             return False
         self._read = self._seen
         return True
+
+    def forget(self) -> None:
+        """Have it read again, also where it stays as it is: what was wrong may have been something else."""
+        self._read = _UNREAD
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:

@@ -73,7 +73,7 @@ class VisibleRows:
         for name in self._hidden:
             message.ClearField(name)
         message.DiscardUnknownFields()  # a newer contract may hide them
-        return bytes(message.SerializeToString())
+        return bytes(message.SerializeToString(deterministic=True))  # equal for rows that look the same
 
     def shows(self, row: bytes) -> bool:
         """Return whether a row is seen; raise `CorruptRow`."""

@@ -270,7 +270,8 @@ class Calls:
         self.draining = False
         self._gate = gate
         self._gate_version = 0 if gate is None else gate.version
-        self._admitted_streams: dict[asyncio.Future[None], tuple[ServedCall, str]] = {}
+        # What waits or is a stream, with its path and the error where its view has changed.
+        self._admitted: dict[asyncio.Future[None], tuple[ServedCall, str, QueryError]] = {}
         self.ended: defaultdict[tuple[str, int], Durations] = defaultdict(Durations)
         self.refused: defaultdict[str, int] = defaultdict(int)
         self._waiting = ConcurrencyLimit(
@@ -316,20 +317,20 @@ class Calls:
             return self._gate.view_of(admitted, path)
 
     def check_streams(self) -> None:
-        """End the streams whose credential has ended, or that the policy does not allow any more."""
+        """End streams, and calls that wait, whose credential has ended or that the policy does not allow any more."""
         gate = self._gate
         if gate is None:
             return
         is_new, self._gate_version = gate.version != self._gate_version, gate.version
         now_s = time.time()
-        for task, (call, path) in list(self._admitted_streams.items()):
+        for task, (call, path, of_another_view) in list(self._admitted.items()):
             principal = call.admitted.principal
             if principal is not None and principal.expires_at_s <= now_s:
                 call.ended_for = NotAuthenticated("your credential has ended; show a new one")
             elif is_new:
                 try:
                     if self._admitted_again(gate, call, path).view != call.admitted.view:
-                        call.ended_for = StreamExpired()
+                        call.ended_for = of_another_view
                 except QueryError as error:
                     call.ended_for = error
             if call.ended_for is not None:
@@ -361,25 +362,29 @@ class Calls:
             self._count(call, path, code_pb2.OK)
         else:
             work = self._wait(call, path, answer, _on_account_of(call, method))
-            self._start(call, work).add_done_callback(lambda _: answer.close())
+            task = self._start(call, work)
+            task.add_done_callback(lambda _: answer.close())
+            self._note_admitted(task, call, path, NotAllowed("what you may see has changed meanwhile; ask again"))
 
     def stream(self, call: ServedCall, path: str, method: StreamMethod, message: bytes) -> None:
         """Serve a server stream, in a task."""
         work = self._stream(call, path, method.handler(message, call), _on_account_of(call, method))
-        self._note_stream(self._start(call, work), call, path)
+        self._note_admitted(self._start(call, work), call, path, StreamExpired())
 
     def duplex(self, call: ServedCall, path: str, method: DuplexMethod, messages: AsyncIterator[bytes]) -> None:
         """Serve a stream each way, in a task."""
         work = self._stream(call, path, method.handler(messages, call), call.account)
         task = self._start(call, work)
-        self._note_stream(task, call, path)
+        self._note_admitted(task, call, path, StreamExpired())
         self._duplex.add(task)
         task.add_done_callback(self._duplex.discard)
 
-    def _note_stream(self, task: asyncio.Future[None], call: ServedCall, path: str) -> None:
+    def _note_admitted(
+        self, task: asyncio.Future[None], call: ServedCall, path: str, of_another_view: QueryError
+    ) -> None:
         if call.admitted is not ADMITTED:
-            self._admitted_streams[task] = (call, path)
-            task.add_done_callback(self._admitted_streams.pop)
+            self._admitted[task] = (call, path, of_another_view)
+            task.add_done_callback(self._admitted.pop)
 
     def drain(self) -> None:
         """Let streams end by themselves; end those that may wait for their client for ever."""

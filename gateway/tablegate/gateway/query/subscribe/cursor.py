@@ -102,6 +102,7 @@ class Selection:
 
     `keys` are those that can be in it, by partition and in order, where it is for certain keys; else None. `see`: from
     a row that matches to what is given of it; None: all. `fixed`: columns of which all rows that match have one value.
+    `hides`: columns are kept from the subscriber, who is not to hear when nothing but those has changed.
     """
 
     partitions: Sequence[Partition]
@@ -111,6 +112,7 @@ class Selection:
     keys: Mapping[Partition, Sequence[bytes]] | None = None
     see: See | None = None
     fixed: Sequence[Fixed] = ()
+    hides: bool = False
 
     @cached_property
     def partition_set(self) -> frozenset[Partition]:
@@ -141,9 +143,17 @@ class Selection:
         matches, see = self.matches, self.see
         for _, key, _, row, _, before in changes:
             if row is not None and (matches is None or matches(row)):
-                yield Given(key, row if see is None else see(row))
+                given = row if see is None else see(row)
+                if not (self.hides and self._had(before, given)):
+                    yield Given(key, given)
             elif before is not None and (matches is None or matches(before)):
                 yield Given(key, None)
+
+    def _had(self, before: bytes | None, given: bytes | None) -> bool:
+        """Return whether what is given of a row was given of the one before."""
+        if before is None or self.see is None or (self.matches is not None and not self.matches(before)):
+            return False
+        return self.see(before) == given
 
 
 @dataclass(slots=True)

@@ -200,11 +200,11 @@ class _Reader:
         tests = self._read_filters(request)
         matches = row_tester(tests, self._table) if tests else None
         fixed = self._read_fixed(request)
-        visible, see = self._visible, None
+        visible, see, hides = self._visible, None, False
         if visible is not None:
             bounds = visible.within(bounds)
             fixed += visible.fixed
-            matches, see = _both(visible.shows, matches), visible.row
+            matches, see, hides = _both(visible.shows, matches), visible.row, bool(visible.view.hidden)
         start, end = bounds.start, bounds.end
 
         def select(partition_count: int, places_of: PlacesOf) -> Selection:
@@ -214,7 +214,7 @@ class _Reader:
             if start is None or bounds.empty:
                 return Selection((), b"", b"")
             keys = dict.fromkeys(partitions, (prefix,)) if self._is_key else None
-            return Selection(partitions, start, end, matches, keys, see, fixed)
+            return Selection(partitions, start, end, matches, keys, see, fixed, hides)
 
         return select
 
