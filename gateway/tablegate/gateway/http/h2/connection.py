@@ -19,6 +19,7 @@ Debts: MAX_CONCURRENT_STREAMS bounds streams, but not the memory of their fields
 I/O has to look at `kept_bytes`.
 
 Decision: docs/decisions/0051-http2-without-io.md
+Decision: docs/decisions/0144-h2-of-rust-was-tried.md
 """
 
 from collections.abc import Callable, Mapping

@@ -96,15 +96,25 @@ class HpackDecoder:
                         add(table[byte])
                     else:
                         add(table[byte & 0x7F])
-                elif byte & 0x40:
-                    at = self._literal(block, at, byte & 0x3F, 0x3F, fields)
-                    self._insert(fields[-1])
-                elif byte & 0x20:
-                    at = self._resize(block, at, byte & 0x1F, fields)
                 elif byte == 0x80:
                     raise HpackError("index 0")
+                elif byte & 0x60 == 0x20:
+                    at = self._resize(block, at, byte & 0x1F, fields)
                 else:
-                    at = self._literal(block, at, byte & 0xF, 0xF, fields)
+                    limit = 0x3F if byte & 0x40 else 0xF
+                    index, size, begin = byte & limit, block[at], at + 1
+                    if index == limit and size < 0x80:
+                        index, size, begin = limit + size, block[begin], begin + 1
+                    # The usual literal, a name of a table and a short value as it is, costs no call.
+                    if index and size < 0x7F:
+                        at = begin + size
+                        if at > end:
+                            raise HpackError("string ends outside its block")
+                        add((table[index][0], block[begin:at]))
+                    else:
+                        at = self._literal(block, at, byte & limit, limit, fields)
+                    if limit == 0x3F:
+                        self._insert(fields[-1])
         except IndexError:
             raise HpackError("block ends inside a field, or an index is too large") from None
         return fields
