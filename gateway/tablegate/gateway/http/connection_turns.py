@@ -65,7 +65,7 @@ class WaitLimits:
     """How long requests wait for the turns of their connections, by the processor's clock."""
 
     burst_s: float = 0.25  # of work without a pause that is no overload: clients that all come back at once
-    wait_max_s: float = 0.05  # in an overload, before they are refused: 1,500 Gets, or 25 of the largest BatchGets
+    wait_max_s: float = 0.03  # in an overload, before they are refused: 1,500 Gets, or 15 of the largest BatchGets
 
 
 class ConnectionTurns:

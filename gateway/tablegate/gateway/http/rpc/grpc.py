@@ -198,6 +198,17 @@ def error_fields(error: QueryError) -> Fields:
     return tuple(fields)
 
 
+def _refusal(excess: Excess) -> tuple[ResponseHeaders, ResponseHeaders, bytes]:
+    """Return the answer to who asks for too much: of gRPC, which has no body, and of all else."""
+    error = Overloaded(_TOO_MUCH[excess], limit=excess.value)
+    http = ResponseHeaders(429, (TEXT, *retry_after(error)))
+    return ResponseHeaders(200, _ERROR_FIELDS + error_fields(error)), http, f"{error.text}\n".encode()
+
+
+# Made once: where there is too much of something, there is no time for it.
+_REFUSALS = {excess: _refusal(excess) for excess in Excess}
+
+
 class GrpcCall(ServedCall):
     """A call over gRPC."""
 
@@ -298,12 +309,12 @@ class GrpcProtocol:
 
     def refuse(self, exchange: Exchange, excess: Excess) -> None:
         """Answer that there is too much of something."""
-        error = Overloaded(_TOO_MUCH[excess], limit=excess.value)
-        self._calls.refused[error.limit] += 1
+        self._calls.refused[excess.value] += 1
+        grpc, http, text = _REFUSALS[excess]
         if exchange.http2 and _is_grpc(exchange):
-            GrpcCall(self._calls, exchange, self._trailers, self._enveloper).fail(error)
+            exchange.respond(grpc, b"")
         else:
-            exchange.respond(ResponseHeaders(429, (TEXT, *retry_after(error))), f"{error.text}\n".encode())
+            exchange.respond(http, text)
 
     def _serve_grpc(self, exchange: Exchange) -> None:
         headers = exchange.headers
