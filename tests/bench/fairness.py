@@ -135,7 +135,9 @@ async def _measure(port: int, scans: int, seconds: float, *, is_grpc: bool) -> N
         task.cancel()
         if task.done() and not task.cancelled():
             task.result()
-    print(f"{scans} scans{' over gRPC' if is_grpc else ''}: {took}; scans {alone / 1e6:.1f}, then {rate / 1e6:.1f} MB/s")
+    print(
+        f"{scans} scans{' over gRPC' if is_grpc else ''}: {took}; scans {alone / 1e6:.1f}, then {rate / 1e6:.1f} MB/s"
+    )
 
 
 async def _asked(port: int, seconds: float) -> str:
