@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,6 +32,7 @@ from tablegate.gateway.kafka.log import Record, SystemClock, TopicFacts
 from tablegate.gateway.replication.foreign import ForeignReader
 from tablegate.gateway.replication.partitions import GenerationReplica
 from tablegate.gateway.replication.records import RecordReader, SkippedRecords
+from tablegate.gateway.replication.transfers import Transfers
 from tablegate.gateway.server.replicator import YOUNG_OBJECTS_MAX
 from tablegate.gateway.stores.base import Phase, Position
 from tablegate.gateway.stores.lmdb.environment import DATA_FILE
@@ -153,6 +155,9 @@ def restore(bootstrap: str, topic: Topic) -> Cost:
             caught_up_ms=0,
             is_new=True,
             on_move=lambda _: None,
+            new_transfers=partial(
+                Transfers, None, table=topic.table, store=store, assignment=SoleGateway(), clock=SystemClock(), asked={}
+            ),
         )
         replicas = {replica.topic_partition: replica for replica in generation.replicas}
         while not generation.has_only_live:

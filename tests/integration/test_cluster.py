@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 
 from tablegate.examples.demo.kafka import HOST, Broker, free_port
 from tablegate.gateway.kafka.client import KafkaLog
+from tablegate.gateway.replication.transfers import OFFSETS_MIN
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
 from tests.kit.gateway_processes.cluster import Member, Placement
 from tests.kit.gateway_processes.gateway import soon
@@ -95,6 +96,21 @@ def test_partitions_of_dead_and_drained_gateways_move_to_the_others(start: Start
     second.stop()
     soon(lambda: [each.record.gateway_id for each in first.status().gateways if each.alive] == ["gw-1"], "it has left")
     soon(lambda: first.rows() == changelog.rows, "the one that is left has all rows")
+
+
+def test_a_newcomer_gets_long_partitions_from_who_has_them(start: Start, changelog: RatingsChangelog) -> None:
+    changelog.put(dict(many(PARTITIONS * OFFSETS_MIN * 11 // 10)))
+    changelog.delete(range(100))
+    first = start("gw-1")
+    soon(lambda: holders(first) == [1] * PARTITIONS, "one gateway has everything")
+    second = start("gw-2")
+    soon(lambda: holders(second) == [2] * PARTITIONS, "both have everything")
+    came = [line for line in second.log() if "has come from another gateway" in line["message"]]
+    assert [line["gateway"] for line in came] == ["gw-1"] * PARTITIONS
+    assert sum(line["rows"] for line in came) == len(changelog.rows) + 100, "rows, and tombstones of deleted ones"
+    changelog.put({1: (9.0, 7)})
+    first.kill()
+    soon(lambda: second.rows() == changelog.rows, "it has all rows, alone")
 
 
 def test_a_second_gateway_of_a_name_ends_the_first(start: Start) -> None:

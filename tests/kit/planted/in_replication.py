@@ -227,8 +227,8 @@ BUGS = [
     Bug(
         "a lost tail is not noticed",
         GATEWAY + "replication/partitions.py",
-        "        return fetched.lost or comes_late or not is_continued_by(self.position.lineage, fetched.runs)\n",
-        "        return fetched.lost\n",
+        "        if fetched.lost or comes_late or not is_continued_by(self.position.lineage, fetched.runs):\n",
+        "        if fetched.lost:\n",
         "tests/unit/replication/test_replica.py::test_what_cannot_follow_in_one_log_shows_that_it_is_another",
     ),
     Bug(
@@ -460,5 +460,47 @@ BUGS = [
         "            row.DiscardUnknownFields()\n",
         "",
         "tests/unit/contract/test_foreign.py::test_a_record_is_its_row",
+    ),
+    Bug(
+        "rows of another gateway are followed on from where they ended",
+        GATEWAY + "replication/transfers.py",
+        "first = replace(transfer.first, ",
+        "first = replace(transfer.last, ",
+        "tests/unit/replication/test_transfers.py::test_what_changes_meanwhile_is_not_missed",
+    ),
+    Bug(
+        "rows of another gateway are not checked",
+        GATEWAY + "replication/transfers.py",
+        "if (part.rows, part.digest) != (self.rows, self._digest.digest()):",
+        "if False:",
+        "tests/unit/replication/test_transfers.py::test_rows_that_are_cut_or_damaged_are_thrown_away",
+    ),
+    Bug(
+        "rows of another generation are given",
+        GATEWAY + "server/transfers.py",
+        "if (request.generation, request.changelog_topic_id) != (served.generation, manifest.changelog_topic_id):",
+        "if False:",
+        "tests/unit/replication/test_transfers.py::test_nothing_is_given_of_anything_else",
+    ),
+    Bug(
+        "rows of a tail that brokers lost come from another gateway",
+        GATEWAY + "replication/partitions.py",
+        "        return place is not None and is_of_another_log(",
+        "        return False and is_of_another_log(",
+        "tests/unit/replication/test_transfers.py::test_rows_of_a_tail_that_kafka_lost_are_not_kept",
+    ),
+    Bug(
+        "repairs are left behind where rows are given",
+        GATEWAY + "replication/partitions.py",
+        "self._store.end_transfer(self.store_id, partition, transferred.repairs, first)",
+        "self._store.end_transfer(self.store_id, partition, (), first)",
+        "tests/unit/replication/test_transfers.py::test_pending_repairs_come_along",
+    ),
+    Bug(
+        "clients get rows as gateways do",
+        GATEWAY + "server/transfers.py",
+        '        if call.forwarded is None:\n            raise ForeignForward("is missing")\n',
+        "",
+        "tests/unit/replication/test_transfers.py::test_a_client_gets_nothing",
     ),
 ]

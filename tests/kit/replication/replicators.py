@@ -14,6 +14,7 @@ from tablegate.gateway.kafka.log import Fetched, TopicPartition
 from tablegate.gateway.replication.manifests import problem_of
 from tablegate.gateway.replication.repair import REPAIR_GRACE_S
 from tablegate.gateway.replication.replicator import Replicator
+from tablegate.gateway.replication.transfers import TransferClient
 from tablegate.gateway.stores.base import Phase, Position, StoreWriter
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import Manifest
@@ -129,6 +130,9 @@ class World:
         self.deaths = 0  # since all was well
         self.ended: Job | None = None  # the job of the generation before, until its last markers
         self.log: type[MemoryLog] = MemoryLog  # of those that do not lag
+        self.stores: dict[str, StoreWriter] = {}  # by name of the gateway, while it runs
+        self.transfers: TransferClient | None = None  # by which gateways that start from now on ask for rows
+        self.transfer_offsets_min = 1
         self._zones = zones
         self._repair_grace_s = repair_grace_s
         self._lag = lag
@@ -161,11 +165,15 @@ class World:
             start_id=self._starts,
             repair_grace_s=self._repair_grace_s,
             on_move=member.observer,
+            transfers=self.transfers,
+            transfer_offsets_min=self.transfer_offsets_min,
         )
+        self.stores[member.name] = member.store
 
     def kill(self, member: Member, *, wipe: bool = False) -> None:
         self.deaths += bool(member.held())
         member.replicator = None
+        del self.stores[member.name]
         self._live[member.name] = set()
         if wipe:
             member.store = MemoryStore()

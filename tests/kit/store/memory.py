@@ -1,7 +1,7 @@
 """The store in this process's memory: for tests and the simulator."""
 
 import threading
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,9 +22,11 @@ from tablegate.gateway.stores.base import (
     Repair,
     Snapshot,
     StoredRow,
+    StoredRows,
     StoreFull,
     StoreUnavailable,
 )
+from tablegate.gateway.stores.lmdb import layout
 from tablegate.gateway.stores.settling import settle
 from tablegate.internal.v1.store_pb2 import TableState
 
@@ -161,6 +163,25 @@ class MemorySnapshot(Snapshot):
         return changes[bisect_left(changes, start, key=_OFFSET) + skip :][: max(limit, 0)]
 
     @override
+    def stored_rows(
+        self, store_id: StoreId, partition: Partition, *, after: bytes | None, bytes_max: int
+    ) -> StoredRows:
+        part = self._part(store_id, partition)
+        rows = StoredRows([], [])
+        for key in part.keys[0 if after is None else bisect_right(part.keys, after) :]:
+            value = layout.pack_row(part.rows[key])
+            bytes_max -= len(value)
+            if bytes_max < 0 and rows.keys:
+                break
+            rows.keys.append(key)
+            rows.values.append(value)
+        return rows
+
+    @override
+    def repairs(self, store_id: StoreId, partition: Partition, *, limit: int) -> list[Repair]:
+        return list(self._part(store_id, partition).repairs.values())[: max(limit, 0)]
+
+    @override
     def status(self) -> bytes:
         return self._content.status
 
@@ -282,8 +303,33 @@ class MemoryStore(OwnStore):
 
     @override
     def repairs(self, store_id: StoreId, partition: Partition, *, limit: int) -> list[Repair]:
-        part = self._content.parts.get((store_id, partition)) or _Part()
-        return list(part.repairs.values())[: max(limit, 0)]
+        return MemorySnapshot(self._content).repairs(store_id, partition, limit=limit)
+
+    @override
+    def put_transferred(self, store_id: StoreId, partition: Partition, rows: StoredRows, *, time_ms: int) -> None:
+        if self._free_bytes() < 1:
+            raise StoreFull("no room for the rows")
+        with self._write() as content:
+            part, indexes = content.part((store_id, partition)), self._indexes.get(store_id)
+            for key, value in zip(*rows, strict=True):
+                if key not in part.rows:
+                    insort(part.keys, key)
+                part.rows[key] = layout.unpack_stored(key, value, time_ms)
+                if indexes:
+                    part.reindex(key, None, part.rows[key].row, indexes)
+
+    @override
+    def end_transfer(
+        self, store_id: StoreId, partition: Partition, repairs: Sequence[Repair], position: Position
+    ) -> None:
+        if self._free_bytes() < 1:
+            raise StoreFull("no room for the position")
+        with self._write() as content:
+            part, indexes = content.part((store_id, partition)), self._indexes.get(store_id)
+            if indexes:
+                part.built = dict.fromkeys(indexes.ids)
+            part.repairs.update({repair.key: repair for repair in repairs})
+            self._move(part, (), position)
 
     def _move(self, part: _Part, applied: Sequence[PastChange], position: Position) -> None:
         if position.phase is Phase.RESTORING:

@@ -6,6 +6,7 @@ again after `RESTART_S`, whatever it ended with, and wipes a store that is corru
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -15,20 +16,25 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
 from typing_extensions import override
 
+from tablegate.gateway.cluster.assignment import Holder, TransferFailed
 from tablegate.gateway.cluster.directory import Directory, Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
 from tablegate.gateway.cluster.gateways_topic import NameInUse
 from tablegate.gateway.cluster.membership import Membership
 from tablegate.gateway.cluster.scatter import Forwarded, Forwarder, PeerFailed, Router
+from tablegate.gateway.cluster.transfers import TRANSFER_PATH
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.query.call import EndsUnknown, StreamMethod, TopicEnds, UnaryMethod
 from tablegate.gateway.query.errors import QueryError, status_of
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.replication.repair import REPAIR_GRACE_S
 from tablegate.gateway.replication.replicator import Replicator
+from tablegate.gateway.replication.transfers import IncomingParts, TransferClient
+from tablegate.gateway.server.transfers import transfer_methods
 from tablegate.gateway.stores.base import StoreCorrupt, StoreUnavailable
 from tablegate.gateway.stores.changes import NotifyingStore, StoreChanges
 from tablegate.gateway.stores.notifier import Notifier
+from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
 from tests.kit.replication.replicator import FakeClock
 from tests.kit.table.filled import SIGNER, LocalCall
 from tests.kit.world.broker import SkewedClock, WorldBroker, WorldLog
@@ -37,6 +43,7 @@ from tests.kit.world.stores import Disk, DiskReader, DiskWriter, Killed
 RESTART_S = 0.5
 CALL_S = 2.0
 INDEX_ROWS_MAX = 2  # of a step: a partition has some five
+TRANSFER_OFFSETS_MIN, PART_BYTES = 3, 100
 GONE = status_pb2.Status(code=code_pb2.UNAVAILABLE, message="connection reset")
 UNKNOWN = status_pb2.Status(code=code_pb2.UNIMPLEMENTED, message="no such method")
 
@@ -110,6 +117,53 @@ class WorldForwarder(Forwarder):
             raise PeerFailed(status_of(error)) from None
 
 
+class WorldTransfers(TransferClient):
+    """Asks the other gateways of the world for rows: each part comes with a turn of the loop."""
+
+    def __init__(self, forwarder: Forwarder, loop: asyncio.AbstractEventLoop) -> None:
+        self._forwarder = forwarder
+        self._loop = loop
+
+    @override
+    def ask(self, holder: Holder, request: TransferRequest) -> "WorldParts":
+        token = ForwardToken(request.table, request.generation, (request.partition,), "")
+        peer = Peer(holder.gateway_id, holder.endpoint, "")
+        return WorldParts(
+            self._forwarder.stream(peer, TRANSFER_PATH, request.SerializeToString(), token, None), self._loop
+        )
+
+
+class WorldParts(IncomingParts):
+    """The parts of one transfer."""
+
+    def __init__(self, parts: AsyncGenerator[bytes, None], loop: asyncio.AbstractEventLoop) -> None:
+        self._parts: deque[bytes] = deque()
+        self._failed: TransferFailed | None = None
+        self._task = loop.create_task(self._receive(parts))
+
+    async def _receive(self, parts: AsyncGenerator[bytes, None]) -> None:
+        try:
+            async with aclosing(parts) as messages:
+                async for message in messages:
+                    self._parts.append(message)
+        except PeerFailed as failed:
+            self._failed = TransferFailed(str(failed))
+        else:
+            self._failed = TransferFailed("it ended early")
+
+    @override
+    def next(self) -> TransferResponse | None:
+        if self._parts:
+            return TransferResponse.FromString(self._parts.popleft())
+        if self._failed is not None:
+            raise self._failed
+        return None
+
+    @override
+    def close(self) -> None:
+        self._task.cancel()
+
+
 class WorldGateway:
     """One gateway. `is_up`: it has processes; its replicator may be away all the same, or `is_frozen`."""
 
@@ -159,15 +213,14 @@ class WorldGateway:
             WorldForwarder(ForwardTokenSigner(SIGNER, self.clock.now_ms), self._gateways, self.name),
         )
         self.notifier.listen(on_change=self._note, on_shutdown=lambda: None)
-        self.methods = query_methods(
-            self.catalogue,
-            DiskReader(self.disk),
-            SIGNER,
-            self.notifier,
-            ends=BrokerEnds(self._broker, lambda: self.log),
-            router=self.router,
-            now_ms=self.clock.now_ms,
-        )
+        reader, now_ms = DiskReader(self.disk), self.clock.now_ms
+        ends = BrokerEnds(self._broker, lambda: self.log)
+        self.methods = {
+            **query_methods(
+                self.catalogue, reader, SIGNER, self.notifier, ends=ends, router=self.router, now_ms=now_ms
+            ),
+            **transfer_methods(self.catalogue, reader, SIGNER, self.notifier, now_ms=now_ms, part_bytes=PART_BYTES),
+        }
         self._start_at_s = self._world.passed_s
 
     def _notify(self, changes: StoreChanges) -> None:
@@ -216,6 +269,8 @@ class WorldGateway:
             repair_grace_s=self._repair_grace_s,
             publish=store.publish,
             index_rows_max=INDEX_ROWS_MAX,
+            transfers=WorldTransfers(self.router.forwarder, self._loop),
+            transfer_offsets_min=TRANSFER_OFFSETS_MIN,
         )
         if self.is_draining:
             self.replicator.drain()

@@ -1,5 +1,6 @@
 """Which partitions of each table this gateway is to have: all where it stands alone, else its part of the cluster's."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from typing_extensions import override
@@ -17,6 +18,17 @@ class OlderGeneration(NamedTuple):
     partition_count: int
     topic_id: str
     is_whole: bool
+
+
+class Holder(NamedTuple):
+    """Another gateway that answers from a partition; `endpoint` is host:port."""
+
+    gateway_id: str
+    endpoint: str
+
+
+class TransferFailed(Exception):
+    """A gateway gives no more rows of a partition; the message says why."""
 
 
 class Assignment(Protocol):
@@ -50,6 +62,9 @@ class Assignment(Protocol):
 
         Two may think so for a moment: of what an owner alone does, a second time must do no harm.
         """
+
+    def holders(self, table: str, partition: Partition, *, generation: int) -> Sequence[Holder]:
+        """Return the other gateways that are alive and answer from a partition of a generation, by name."""
 
     @property
     def next_beat(self) -> int:
@@ -99,6 +114,10 @@ class SoleGateway(Assignment):
     @override
     def is_owner(self, table: str, partition: Partition, *, partition_count: int, generation: int) -> bool:
         return True
+
+    @override
+    def holders(self, table: str, partition: Partition, *, generation: int) -> Sequence[Holder]:
+        return ()
 
     @override
     def unmet_requirement(self, table: str, partition_count: int, *, old: int, new: int, has_part: bool) -> str | None:

@@ -30,7 +30,7 @@ RECONNECT_MIN_S = 0.05
 RECONNECT_MAX_S = 0.25  # a gateway that is back is asked again so soon; one that stays away is soon forgotten
 
 _DETAILS = "grpc-status-details-bin"
-_OPTIONS = (
+CHANNEL_OPTIONS = (
     ("grpc.enable_retries", 0),  # the next replica is the retry
     ("grpc.enable_http_proxy", 0),  # what the environment names is for the world outside, not for gateways
     ("grpc.service_config_disable_resolution", 1),
@@ -101,7 +101,7 @@ class GrpcForwarder(Forwarder):
     ) -> None:
         super().__init__(sign)
         self._credentials = credentials
-        self._options = (*_OPTIONS, ("grpc.max_receive_message_length", answer_bytes_max))
+        self._options = (*CHANNEL_OPTIONS, ("grpc.max_receive_message_length", answer_bytes_max))
         self._open: dict[Peer, _Open] = {}
         self._closing: set[asyncio.Future[None]] = set()
 

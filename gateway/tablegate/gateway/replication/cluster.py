@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
-from tablegate.gateway.cluster.assignment import Assignment, OlderGeneration
+from tablegate.gateway.cluster.assignment import Assignment, Holder, OlderGeneration
 from tablegate.gateway.cluster.gateways_topic import AnnouncedTable, GatewaysTopic, KnownGateway
 from tablegate.gateway.cluster.membership import Membership
 from tablegate.gateway.contract.placement import Candidate, wanted, wanted_of_all
@@ -271,6 +271,15 @@ class Cluster(Assignment):
     @override
     def newest_generation(self, table: str) -> int:
         return max((max(live.generation, live.next_generation) for _, live in self._others(table)), default=0)
+
+    @override
+    def holders(self, table: str, partition: Partition, *, generation: int) -> Sequence[Holder]:
+        found = [
+            Holder(known.record.gateway_id, known.record.endpoint)
+            for known, live in self._others(table)
+            if live.generation == generation and partition in live.partitions
+        ]
+        return sorted(found)
 
     def _others(self, table: str) -> list[tuple[KnownGateway, AnnouncedTable]]:
         """Return what the other gateways that are alive announce of a table."""

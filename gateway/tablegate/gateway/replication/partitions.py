@@ -4,7 +4,8 @@ How a partition comes, is answered from, and goes (`states.PARTITION_TRANSITIONS
 
     ABSENT ─► ASSIGNED ─► RESTORING or CATCHING_UP ─► LIVE ─► REVOKING ─► ABSENT
 
-1. The assignment names it: it is ASSIGNED. What an earlier stay left is removed, and the topic is described anew.
+1. The assignment names it: it is ASSIGNED. What an earlier stay left is removed, rows may come from another gateway
+   (`transfers.py`), and the topic is described anew.
 2. It opens at the stored position, else at the start of its changelog. Its barrier is the end offset that the brokers
    named then. Before the barrier a row that exists may not be here yet, so nobody is answered from it. One that was
    live not long ago is CATCHING_UP: its history goes on. All others are RESTORING, and their history begins at the end.
@@ -31,7 +32,14 @@ from operator import attrgetter
 
 from tablegate.gateway.cluster.assignment import Assignment
 from tablegate.gateway.contract.catalogue import Table
-from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, Place, continued, is_continued_by, place_at
+from tablegate.gateway.contract.lineage import (
+    UNKNOWN_EPOCH,
+    Place,
+    continued,
+    is_continued_by,
+    is_of_another_log,
+    place_at,
+)
 from tablegate.gateway.contract.rows import RowDecoder
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.kafka.log import Clock, Fetched, Log, TopicFacts, TopicPartition
@@ -55,6 +63,7 @@ from tablegate.gateway.replication.stored import (
     stored_positions,
     whole_as_of_ms,
 )
+from tablegate.gateway.replication.transfers import NewTransfers
 from tablegate.gateway.stores.base import Change, Copy, Phase, Position, StoreUnavailable, StoreWriter
 from tablegate.v1.changelog_pb2 import Manifest
 
@@ -69,7 +78,8 @@ class PartitionReplica:
     the position is known to be one of this changelog; else the first fetch shows it, and it is not LIVE before.
     `whole_s`: when Kafka was asked last for an end that is reached, so that all that comes now is younger; None: not
     yet. `batch`: keeps the batches of an atomic table together; None for others. `end_times`: when the
-    end of a topic that others write was seen; None of our own.
+    end of a topic that others write was seen; None of our own. `whole_at`: how far another gateway was that its rows
+    came from, as it has to be the same changelog up to there; None where they came from the changelog.
     """
 
     def __init__(
@@ -86,6 +96,7 @@ class PartitionReplica:
         is_proved: bool = True,
         batch: PendingBatch | None = None,
         end_times: EndTimes | None = None,
+        whole_at: Place | None = None,
     ) -> None:
         self.whole_s: float | None = None
         self.topic_partition = topic_partition
@@ -103,6 +114,7 @@ class PartitionReplica:
         self._note_time(position.as_of_ms)
         self._batch = batch
         self._end_times = end_times
+        self._whole_at = whole_at
         # What comes has been compacted, perhaps, where that is long ago: it is no history.
         is_young = position.as_of_ms >= clock.now_ms() - HISTORY_RESTORED_MS
         continues = is_young and position.phase is not Phase.RESTORING
@@ -148,7 +160,10 @@ class PartitionReplica:
     def is_lost_by(self, fetched: Fetched) -> bool:
         """Return whether what was fetched shows that the changelog is another one than what was applied came from."""
         comes_late = bool(fetched.records) and fetched.records[0].offset < self.position.next_offset
-        return fetched.lost or comes_late or not is_continued_by(self.position.lineage, fetched.runs)
+        if fetched.lost or comes_late or not is_continued_by(self.position.lineage, fetched.runs):
+            return True
+        place = self._whole_at
+        return place is not None and is_of_another_log(place, continued(self.position.lineage, fetched.runs))
 
     def apply(self, fetched: Fetched) -> None:
         """Apply what was fetched, whole or, with an exception of the store's, not at all."""
@@ -185,6 +200,8 @@ class PartitionReplica:
         if position != self.position or batch.changes:
             self._apply(batch.changes, position, batch.last_repeat)
         self.position = position
+        if self._whole_at is not None and position.next_offset >= self._whole_at.next_offset:
+            self._whole_at = None
         self._note_time(position.as_of_ms)
         self.end_offset = max(self.end_offset, position.next_offset)
         if arrival is not None:
@@ -266,6 +283,7 @@ class GenerationReplica:
     `machine` has the generation's state. `caught_up_ms`: when the store was last known to have the whole changelog, as
     far as it is here. `is_new`: the store id has no rows of ours yet. `joined` were found in the store, where other
     gateways keep them. `pending` are ASSIGNED; `revoking` may be removed when the beat of that number was heard.
+    `transfers`: of rows from other gateways.
     """
 
     def __init__(
@@ -283,6 +301,7 @@ class GenerationReplica:
         caught_up_ms: int,
         is_new: bool,
         on_move: OnMove,
+        new_transfers: NewTransfers,
     ) -> None:
         self.manifest = manifest
         self.copy = copy
@@ -307,6 +326,7 @@ class GenerationReplica:
         self._reader = _reader_of(table, manifest)
         self._machines: dict[Partition, PartitionMachine] = {}  # of those that are not ABSENT
         self._asked: frozenset[Partition] = frozenset()
+        self.transfers = new_transfers(manifest=manifest, store_id=copy.store_id)
         positions = stored_positions(store, copy.store_id, manifest)
         found = zip(partitions_of(manifest), positions, strict=True)
         stored = {partition: position for partition, position in found if position is not None}
@@ -320,7 +340,7 @@ class GenerationReplica:
             for partition, position in stored.items():
                 self._open(partition, position, incarnation_id)
             if is_new:
-                self._open_first(self.assigned() or ())
+                self._open_first(each for each in self.assigned() or () if not self._is_transferred(each))
         except StoreUnavailable:  # nobody gets this object: the generation is opened again, from what is stored
             self._stop_partitions()
             raise
@@ -330,7 +350,9 @@ class GenerationReplica:
         """Return an incarnation for partitions of which nothing is here."""
         return 0 if self._table.expiry is None else secrets.randbits(64)
 
-    def _open(self, partition: Partition, position: Position, incarnation_id: int) -> None:
+    def _open(
+        self, partition: Partition, position: Position, incarnation_id: int, *, whole_at: Place | None = None
+    ) -> None:
         """Follow a partition from a position, which may be of an incarnation already."""
         replica = PartitionReplica(
             store=self._store,
@@ -339,13 +361,14 @@ class GenerationReplica:
             # Stores of an older version kept no incarnation. Without expiry it stays 0, as offsets alone say what was
             # read.
             position=replace(position, incarnation_id=position.incarnation_id or incarnation_id),
-            barrier=self.facts.end_offsets[partition],
+            barrier=max(self.facts.end_offsets[partition], Offset(0) if whole_at is None else whole_at.next_offset),
             skipped=self._skipped,
             clock=self._clock,
             machine=self._assign(partition),
             is_proved=self._is_proved(partition, position),
             batch=self._pending_batch(partition, position) if self.manifest.atomic else None,
             end_times=EndTimes(self.facts.end_offsets[partition], self.facts.asked_ms) if self.is_foreign else None,
+            whole_at=whole_at,
         )
         self.replicas.append(replica)
         if not replica.position.is_final:
@@ -385,9 +408,42 @@ class GenerationReplica:
             # The brokers did not say where the partition ends. Without a barrier it could never be live, so the next
             # description is waited for.
             if self.facts.end_offsets[partition] >= 0:
+                if partition in self.transfers.ended:
+                    self._open_transferred(partition, incarnation_id)
+                    continue
                 position = self._joined(partition) or first_position(self.facts, partition)
                 self._open(partition, position, incarnation_id)
         self.replicas.sort(key=attrgetter("partition"))
+
+    def _open_transferred(self, partition: Partition, incarnation_id: int) -> None:
+        """Follow a partition on from where the rows are that another gateway gave, if the changelog has that place."""
+        transferred, facts = self.transfers.ended[partition], self.facts
+        first, end = transferred.first, transferred.end
+        if first.next_offset < facts.start_offsets[partition] or end.next_offset > facts.end_offsets[partition]:
+            self._drop_transferred(partition)
+            return
+        first = replace(first, incarnation_id=incarnation_id)
+        self._store.end_transfer(self.store_id, partition, transferred.repairs, first)
+        self._open(partition, first, incarnation_id, whole_at=end)
+        self.transfers.stop(partition)
+
+    def _drop_transferred(self, partition: Partition) -> None:
+        """Want no rows of a partition from another gateway any more, and have those removed that have come."""
+        if self.transfers.stop(partition):
+            self._unclean.add(partition)
+            self._reconciled = None
+
+    def _is_transferred(self, partition: Partition) -> bool:
+        """Return whether rows of a partition are to come from another gateway, or are coming."""
+        facts = self.facts
+        return self.transfers.wanted(partition, facts.end_offsets[partition] - facts.start_offsets[partition])
+
+    def transfer(self) -> None:
+        """Store the rows that other gateways have sent, and ask for more."""
+        for partition in self.transfers.step():
+            self._unclean.add(partition)
+        waiting = self.pending - self._unclean - self._asked
+        self.transfers.begin(each for each in sorted(waiting) if self._is_transferred(each))
 
     def _joined(self, partition: Partition) -> Position | None:
         joined = self._store.join(self.store_id, partition)
@@ -479,6 +535,7 @@ class GenerationReplica:
             self._assign(partition)
         for partition in self.pending - pending:
             if self._machines[partition].state is PartitionState.ASSIGNED:
+                self._drop_transferred(partition)
                 self._machines.pop(partition).move(PartitionEvent.UNASSIGN)
         self.pending = pending
 
@@ -522,7 +579,9 @@ class GenerationReplica:
         if self.pending <= self._asked:
             return False
         # Rows of an earlier stay would mix with those of the restore, so these partitions wait until they are removed.
-        asked = self.pending - self._unclean
+        # Of others they are coming from another gateway.
+        waiting = self.pending - self._unclean - self._asked
+        asked = (self._asked & self.pending) | {each for each in waiting if not self._is_transferred(each)}
         is_new = not asked <= self._asked
         self._asked = asked
         return is_new
@@ -550,6 +609,7 @@ class GenerationReplica:
 
     def _stop_partitions(self) -> None:
         self._unfollow()
+        self.transfers.stop_all()
         self.pending = frozenset()
         # Partitions that were only assigned have a machine, too, and no replica.
         while self._machines:

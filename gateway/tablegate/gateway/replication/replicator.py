@@ -47,6 +47,7 @@ from tablegate.gateway.replication.states import (
 from tablegate.gateway.replication.stored import next_name, partitions_of
 from tablegate.gateway.replication.sweep import Sweep, SweepLimits
 from tablegate.gateway.replication.table import TableReplicator
+from tablegate.gateway.replication.transfers import OFFSETS_MIN, TransferClient, Transfers
 from tablegate.gateway.stores.base import Phase, StoreFull, StoreUnavailable, StoreWriter
 from tablegate.v1 import cluster_pb2, status_pb2
 from tablegate.v1.cluster_pb2 import GenerationAnnouncement, TableAnnouncement
@@ -101,7 +102,9 @@ class Replicator:
     `step` over and over; then `close`. It calls `publish` after each step that applied records, and after each
     status that it stored: readers may see something new. `on_move` is called with each change of a state. `start_id`:
     drawn at random at each start. `repair_grace_s`: how long a stale record may be its key's last in a changelog.
-    `index_rows_max`: rows at once of which entries of an index are added.
+    `index_rows_max`: rows at once of which entries of an index are added. `transfers`: by which other gateways are
+    asked for rows; None: they come from changelogs alone, as those of partitions with fewer offsets than
+    `transfer_offsets_min`.
     """
 
     def __init__(
@@ -119,6 +122,8 @@ class Replicator:
         on_move: OnMove = lambda _: None,
         sweep_limits: SweepLimits | None = None,
         index_rows_max: int = BUILD_ROWS_MAX,
+        transfers: TransferClient | None = None,
+        transfer_offsets_min: int = OFFSETS_MIN,
     ) -> None:
         self._log = log
         self._logs = [log]  # and more where tables have one topic, which each log follows once
@@ -150,6 +155,16 @@ class Replicator:
                 caught_up_ms=caught_up_ms,
                 abandoned=abandoned,
                 on_move=self._record_move,
+                new_transfers=partial(
+                    Transfers,
+                    transfers,
+                    table=table,
+                    store=store,
+                    assignment=assignment,
+                    clock=clock,
+                    asked={},
+                    offsets_min=transfer_offsets_min,
+                ),
             )
 
         self._new_table = new_table
@@ -243,7 +258,7 @@ class Replicator:
 
     def _timeout_s(self, poll_s: float) -> float:
         sound = self._sound()
-        is_unclean = any(table.is_unclean for table in sound)
+        is_unclean = any(table.is_unclean or table.is_transferring for table in sound)
         if self._garbage or is_unclean or self._sweep.is_under_way or self._indexing.is_under_way:
             return min(BUSY_POLL_S, poll_s)
         # Answers of brokers come in another thread, and nothing wakes a fetch that waits for records: so it waits for a

@@ -43,6 +43,7 @@ from tablegate.gateway.replication.states import (
     table_machine,
 )
 from tablegate.gateway.replication.stored import StoredTable
+from tablegate.gateway.replication.transfers import NewTransfers
 from tablegate.gateway.stores.base import Copy, StoreFull, StoreWriter
 from tablegate.internal.v1 import store_pb2
 from tablegate.v1.changelog_pb2 import Manifest
@@ -75,6 +76,7 @@ class TableReplicator:
         assignment: Assignment,
         caught_up_ms: int,
         abandoned: set[StoreId],
+        new_transfers: NewTransfers,
         on_move: OnMove = lambda _: None,
     ) -> None:
         self.table = table
@@ -89,6 +91,7 @@ class TableReplicator:
         self._clock = clock
         self._assignment = assignment
         self._on_move = on_move
+        self._new_transfers = new_transfers
         self._machine = table_machine(table.name, on_move)
         self._resuming: Manifest | None = None  # of the older generation that was served before a restart
         # Two topics may be in question at a time: that of the newest manifest, and that of the older generation which
@@ -286,6 +289,7 @@ class TableReplicator:
     def _open_pending(self, generation: GenerationReplica) -> None:
         """Remove what is left of earlier stays, and ask for the topic where partitions may be followed then."""
         generation.clean()
+        generation.transfer()
         if generation.asks():
             is_older = self.manifest is not None and generation is self.generations.older(self.manifest)
             (self._older_watcher if is_older else self._watcher).ask_at_once()
@@ -294,6 +298,11 @@ class TableReplicator:
     def is_unclean(self) -> bool:
         """Return whether rows of partitions that are not to be here are being removed."""
         return any(generation.is_unclean for generation in self.generations.followed())
+
+    @property
+    def is_transferring(self) -> bool:
+        """Return whether rows are coming from other gateways."""
+        return any(generation.transfers.is_under_way for generation in self.generations.followed())
 
     def _check_topics(self, manifest: Manifest) -> None:
         if self._resuming is not None:
@@ -541,6 +550,7 @@ class TableReplicator:
                 caught_up_ms=self.caught_up_ms,
                 is_new=stored is None,
                 on_move=self._on_move,
+                new_transfers=self._new_transfers,
             )
         except StoreFull:
             if stored is None:

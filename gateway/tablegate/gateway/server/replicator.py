@@ -23,11 +23,13 @@ from tablegate.gateway.cluster.gateways_topic import NameInUse
 from tablegate.gateway.cluster.membership import Membership, own_id
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Catalogue
-from tablegate.gateway.contract.msk import TOKEN_OPTION, TokenSigner
+from tablegate.gateway.contract.msk import TOKEN_OPTION
+from tablegate.gateway.contract.msk import TokenSigner as MskTokenSigner
 from tablegate.gateway.kafka.client import KafkaEnds, KafkaLog
 from tablegate.gateway.kafka.fresh_options import FreshOptions
 from tablegate.gateway.kafka.log import LogUnavailable, SystemClock
 from tablegate.gateway.replication.replicator import FULL_RETRY_S, Replicator
+from tablegate.gateway.replication.transfers import TransferClient
 from tablegate.gateway.server.child import (
     FAILED,
     PROCESS_FILE_EVERY_S,
@@ -66,6 +68,7 @@ class ReplicatorConfig:
     tables_topic: str = "tables"
     kafka_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     membership: Membership | None = None  # None: the gateway stands alone
+    transfers: TransferClient | None = None  # None: rows come from the changelogs alone
 
 
 def run_replicator(
@@ -154,6 +157,7 @@ def _follow(
             clock=SystemClock(),
             tables_topic=config.tables_topic,
             membership=config.membership,
+            transfers=config.transfers,
             start_id=secrets.randbits(64),
             publish=notifying.publish,
         )
@@ -186,11 +190,26 @@ def _beat(config: ChildConfig) -> Callable[[], None]:
     return beat
 
 
+def _transfers(config: ChildConfig) -> TransferClient | None:
+    """Return by what other gateways are asked for rows: where there are some, with stores of their own."""
+    if config.membership is None or config.store_url is not None:
+        return None
+    # What asks other gateways is imported where there are any: it would be a fifth of this process.
+    from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
+    from tablegate.gateway.cluster.peers import Credentials
+    from tablegate.gateway.cluster.transfers import GrpcTransfers
+    from tablegate.gateway.contract.tokens import TokenSigner
+
+    signer = ForwardTokenSigner(TokenSigner([bytes.fromhex(key) for key in config.token_keys]), SystemClock().now_ms)
+    tls = config.tls_files
+    return GrpcTransfers(signer.sign, None if tls is None else Credentials(tls.certificate, tls.key, tls.client_ca))
+
+
 def replicator_main(config: ChildConfig) -> None:
     """Follow the changelogs until SIGTERM."""
     kafka_options = FreshOptions(config.kafka_options, config.kafka_secret_files)
     if config.kafka_aws_region is not None:
-        kafka_options = kafka_options.also({TOKEN_OPTION: TokenSigner(config.kafka_aws_region)})
+        kafka_options = kafka_options.also({TOKEN_OPTION: MskTokenSigner(config.kafka_aws_region)})
     replicator_config = ReplicatorConfig(
         files=config.files,
         store=Path(config.store),
@@ -199,6 +218,7 @@ def replicator_main(config: ChildConfig) -> None:
         tables_topic=config.tables_topic,
         kafka_options=kafka_options,
         membership=config.membership,
+        transfers=_transfers(config),
     )
     workers = ReplicatorEnd(config.pipe_fds)
     workers.answer(KafkaEnds(config.bootstrap, kafka_options).end_offsets)

@@ -55,6 +55,7 @@ from tablegate.gateway.server.health import Health, ReplicatorBeat, live_tables
 from tablegate.gateway.server.metadata import metadata_methods, reflection_methods, status_methods
 from tablegate.gateway.server.metrics import PATH as METRICS_PATH
 from tablegate.gateway.server.metrics import Metrics
+from tablegate.gateway.server.transfers import transfer_methods
 from tablegate.gateway.server.worker_pipe import WorkerEnd
 from tablegate.gateway.stores.base import Snapshot, StoreReader, StoreUnavailable
 from tablegate.gateway.stores.changes import StoreChanges
@@ -112,10 +113,12 @@ class _Worker:
             **status_methods(self._store, is_late=lambda: self._beat.is_late),
             **metadata_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
         }
+        is_transferred = config.membership is not None and config.store_url is None
         has_admin = config.admin_address is not None
         methods = {
             **query_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
             **own_methods,
+            **(transfer_methods(catalogue, self._store, signer, self._notifier) if is_transferred else {}),
             **(moved_methods() if has_admin else {}),
             **(reflection_methods(catalogue) if config.reflection else {}),
         }

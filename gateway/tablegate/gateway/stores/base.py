@@ -133,6 +133,13 @@ class StoredRow(NamedTuple):
     row: bytes | None
 
 
+class StoredRows(NamedTuple):
+    """Keys, and of each the value as LMDB has it: apart, as a million pairs are slow to make."""
+
+    keys: list[bytes]
+    values: list[bytes]
+
+
 class StoreUnavailable(Exception):
     """The store cannot be read or written now; the message says what to do."""
 
@@ -212,6 +219,19 @@ class Snapshot(Protocol):
 
     def status(self) -> bytes:
         """Return what `set_status` kept last; b"" before."""
+
+    # Of stores that no other gateway writes to, for gateways that are to have the same partition.
+
+    def stored_rows(
+        self, store_id: StoreId, partition: Partition, *, after: bytes | None, bytes_max: int
+    ) -> StoredRows:
+        """Return rows and tombstones in order of keys: those behind a key (None: the first ones).
+
+        As many as have `bytes_max` together, one at least; none where no more follow.
+        """
+
+    def repairs(self, store_id: StoreId, partition: Partition, *, limit: int) -> list[Repair]:
+        """Return at most `limit` keys whose newest record is to be appended again, in any order."""
 
 
 class StoreReader(Protocol):
@@ -317,6 +337,18 @@ class StoreWriter(StoreReader, Protocol):
 
     def repairs(self, store_id: StoreId, partition: Partition, *, limit: int) -> list[Repair]:
         """Return at most `limit` keys whose newest record is to be appended again, in any order."""
+
+    def put_transferred(self, store_id: StoreId, partition: Partition, rows: StoredRows, *, time_ms: int) -> None:
+        """Add what `stored_rows` of another gateway's store gave, part by part, to a partition that has no position.
+
+        Tombstones count as written at `time_ms`. Nobody reads rows before `end_transfer`: a crash leaves some that are
+        to be dropped. Raise as `apply` does.
+        """
+
+    def end_transfer(
+        self, store_id: StoreId, partition: Partition, repairs: Sequence[Repair], position: Position
+    ) -> None:
+        """Keep repairs, and a position that is RESTORING, of a partition whose rows are there. Raise as `apply`."""
 
     def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:
         """Remove at most `limit` tombstones whose record is older than `before_ms`; return how many.

@@ -30,6 +30,7 @@ from tablegate.gateway.stores.base import (
     Repair,
     Snapshot,
     StoredPartition,
+    StoredRows,
     StoreWriter,
 )
 from tablegate.internal.v1.store_pb2 import TableState
@@ -184,6 +185,19 @@ class NotifyingStore(StoreWriter):
     @override
     def repairs(self, store_id: StoreId, partition: Partition, *, limit: int) -> list[Repair]:
         return self._store.repairs(store_id, partition, limit=limit)
+
+    @override
+    def put_transferred(self, store_id: StoreId, partition: Partition, rows: StoredRows, *, time_ms: int) -> None:
+        self._store.put_transferred(store_id, partition, rows, time_ms=time_ms)  # nobody reads them yet
+
+    @override
+    def end_transfer(
+        self, store_id: StoreId, partition: Partition, repairs: Sequence[Repair], position: Position
+    ) -> None:
+        try:
+            self._store.end_transfer(store_id, partition, repairs, position)
+        finally:
+            self._changes.add(store_id, partition)
 
     @override
     def put_table(self, name: str, state: TableState) -> None:

@@ -12,7 +12,7 @@ from tablegate.gateway.contract.indexes import Index, split_entry
 from tablegate.gateway.contract.keys import InvalidKey
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.contract.windows import Expiry
-from tablegate.gateway.stores.base import PastChange, Position, Snapshot, StoredRow, StoreReader
+from tablegate.gateway.stores.base import PastChange, Position, Repair, Snapshot, StoredRow, StoredRows, StoreReader
 from tablegate.internal.v1.store_pb2 import TableState
 
 
@@ -55,6 +55,16 @@ class UnexpiredSnapshot(Snapshot):
     @override
     def table(self, name: str) -> TableState | None:
         return self._snapshot.table(name)
+
+    @override
+    def stored_rows(
+        self, store_id: StoreId, partition: Partition, *, after: bytes | None, bytes_max: int
+    ) -> StoredRows:
+        return self._snapshot.stored_rows(store_id, partition, after=after, bytes_max=bytes_max)
+
+    @override
+    def repairs(self, store_id: StoreId, partition: Partition, *, limit: int) -> list[Repair]:
+        return self._snapshot.repairs(store_id, partition, limit=limit)
 
     @override
     def position(self, store_id: StoreId, partition: Partition) -> Position | None:

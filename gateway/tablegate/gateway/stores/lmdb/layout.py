@@ -111,6 +111,12 @@ def row_offset(value: bytes) -> Offset:
     return Offset(_KIND_OFFSET.unpack_from(value, KIND_AT)[1])
 
 
+def unpack_stored(key: bytes, value: bytes, time_ms: int = 0) -> Change:
+    """Return what is stored at a key as the change that it was; its time is not stored."""
+    version, row = unpack_row(value)
+    return Change(row_offset(value), key, version, row, time_ms)
+
+
 def is_tombstone_of(value: bytes, offset: Offset) -> bool:
     """Return whether a row's value is the tombstone of the record at that offset."""
     return _KIND_OFFSET.unpack_from(value, KIND_AT) == (IS_TOMBSTONE, offset)

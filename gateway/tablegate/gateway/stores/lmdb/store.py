@@ -16,11 +16,12 @@ Decision: docs/decisions/0125-a-restore-writes-as-it-reads.md
 """
 
 import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -43,6 +44,7 @@ from tablegate.gateway.stores.base import (
     Snapshot,
     StoreCorrupt,
     StoredRow,
+    StoredRows,
     StoreFull,
     StoreReader,
     StoreUnavailable,
@@ -55,6 +57,7 @@ from tablegate.gateway.stores.lmdb.layout import IS_ROW, KIND_AT, ROW_AT, partit
 from tablegate.gateway.stores.settling import Settled, settle
 from tablegate.internal.v1.store_pb2 import TableState
 
+STORED_ROWS_AT_ONCE = 64  # read before their bytes are counted
 STATUSES_PER_READER_CHECK = 20  # ten seconds: a killed worker pins pages no longer
 
 _STATUS, _NEXT_STORE_ID = b"status", b"next-store-id"
@@ -179,6 +182,43 @@ class LmdbSnapshot(Snapshot):
         with self._transaction.cursor(self._environment.history) as cursor:
             run = islice(_ascending(cursor, layout.history_key(prefix, start, skip), last), max(limit, 0))
             return [layout.unpack_change(layout.offset_of(key), value) for key, value in run]
+
+    @override
+    def stored_rows(
+        self, store_id: StoreId, partition: Partition, *, after: bytes | None, bytes_max: int
+    ) -> StoredRows:
+        prefix = partition_prefix(store_id, partition)
+        end = after_prefix(prefix)
+        assert end is not None
+        first = prefix if after is None else prefix + after + b"\x00"
+        values: list[bytes] = []
+        size = 0
+        # Two cursors: to make pairs, and take them apart again, would take twice the time.
+        with (
+            self._transaction.cursor(self._environment.rows) as key_cursor,
+            self._transaction.cursor(self._environment.rows) as cursor,
+        ):
+            if not (cursor.set_range(first) and key_cursor.set_range(first)):
+                return StoredRows([], [])
+            left = cursor.iternext(keys=False)
+            while size < bytes_max and (some := list(islice(left, STORED_ROWS_AT_ONCE))):
+                values += some
+                size += sum(map(len, some))
+            full_keys = list(islice(key_cursor.iternext(values=False), len(values)))
+        count = bisect_left(full_keys, end)  # the rows of the next partition follow
+        if size > bytes_max:
+            count = min(count, max(1, bisect_right(list(accumulate(map(len, values))), bytes_max)))
+        at = layout.PREFIX_BYTES
+        return StoredRows([key[at:] for key in full_keys[:count]], values[:count])
+
+    @override
+    def repairs(self, store_id: StoreId, partition: Partition, *, limit: int) -> list[Repair]:
+        prefix = partition_prefix(store_id, partition)
+        last = after_prefix(prefix)
+        assert last is not None
+        with self._transaction.cursor(self._environment.repairs) as cursor:
+            found = islice(_ascending(cursor, prefix, last), max(limit, 0))
+            return [layout.unpack_repair(key[layout.PREFIX_BYTES :], value) for key, value in found]
 
     @override
     def status(self) -> bytes:
@@ -349,7 +389,7 @@ class LmdbStore(LmdbReader, OwnStore):
             if self._has_repairs(transaction, prefix):
                 self._put_repairs(transaction, prefix, dict.fromkeys(newest))
             return _with_row_before(changes, stored), len(changes), []
-        settled = settle(changes, {key: _stored_change(key, value) for key, value in stored.items()})
+        settled = settle(changes, {key: layout.unpack_stored(key, value) for key, value in stored.items()})
         self._put_settled(transaction, prefix, settled)
         return iter(settled.applied), len(settled.applied), settled.stale
 
@@ -382,12 +422,39 @@ class LmdbStore(LmdbReader, OwnStore):
 
     @override
     def repairs(self, store_id: StoreId, partition: Partition, *, limit: int) -> list[Repair]:
-        prefix = partition_prefix(store_id, partition)
-        last = after_prefix(prefix)
-        assert last is not None
-        with Guarded(self._environment.path), self._environment.env.begin(db=self._environment.repairs) as transaction:
-            found = islice(_ascending(transaction.cursor(), prefix, last), max(limit, 0))
-            return [layout.unpack_repair(key[layout.PREFIX_BYTES :], value) for key, value in found]
+        with LmdbSnapshot(self._environment) as snapshot:
+            return snapshot.repairs(store_id, partition, limit=limit)
+
+    @override
+    def put_transferred(self, store_id: StoreId, partition: Partition, rows: StoredRows, *, time_ms: int) -> None:
+        self._check_free_disk()
+        prefix, indexes = partition_prefix(store_id, partition), self._indexes.get(store_id)
+        keys, values = rows
+        full_keys = [prefix + key for key in keys]
+        deleted = [at for at, value in enumerate(values) if value[KIND_AT] != IS_ROW]
+        with Guarded(self._environment.path), self._write() as transaction:
+            with transaction.cursor(self._environment.rows) as cursor:
+                # Behind all that is there, pages are filled to their end.
+                is_last = not cursor.last() or cursor.key() < full_keys[0]
+                cursor.putmulti(zip(full_keys, values, strict=True), append=is_last)
+            tombstones = (layout.unpack_stored(keys[at], values[at], time_ms) for at in deleted)
+            self._list_tombstones(transaction, prefix, tombstones)
+            if indexes is not None:
+                pairs = zip(keys, values, strict=True)
+                newest = {key: layout.unpack_stored(key, value, time_ms) for key, value in pairs}
+                lmdb_indexes.put_entries(transaction, self._environment, prefix, indexes, newest, {})
+
+    @override
+    def end_transfer(
+        self, store_id: StoreId, partition: Partition, repairs: Sequence[Repair], position: Position
+    ) -> None:
+        self._check_free_disk()
+        prefix, indexes = partition_prefix(store_id, partition), self._indexes.get(store_id)
+        with Guarded(self._environment.path), self._write() as transaction:
+            if indexes is not None:
+                lmdb_indexes.begin(transaction, self._environment, prefix, indexes)
+            self._put_repairs(transaction, prefix, {repair.key: repair for repair in repairs})
+            self._put_position(transaction, prefix, (), 0, position)
 
     def _put_position(
         self, transaction: Any, prefix: bytes, applied: Iterable[PastChange], applied_count: int, position: Position
@@ -558,12 +625,6 @@ def _with_row_before(changes: Sequence[Change], stored: Mapping[bytes, bytes]) -
         return (PastChange(*change, None) for change in changes)
     values = ((change, stored.get(change.key)) for change in changes)
     return (PastChange(*change, None if value is None else layout.live_row(value)) for change, value in values)
-
-
-def _stored_change(key: bytes, value: bytes) -> Change:
-    """Return what is stored at a key as the change that it was, without its time."""
-    version, row = layout.unpack_row(value)
-    return Change(layout.row_offset(value), key, version, row, 0)
 
 
 # The history of a partition: a cursor over it, with the prefix of its keys.

@@ -21,9 +21,11 @@ from tablegate.gateway.stores.base import (
     PastChange,
     Phase,
     Position,
+    Repair,
     Snapshot,
     StoredPartition,
     StoredRow,
+    StoredRows,
     StoreUnavailable,
 )
 from tablegate.gateway.stores.lmdb import layout
@@ -301,6 +303,16 @@ class RedisSnapshot(Snapshot):
         if self._status is None:
             self._status = self._connection.run(("GET", self._keys.status))[0] or b""
         return self._status
+
+    @override
+    def stored_rows(
+        self, store_id: StoreId, partition: Partition, *, after: bytes | None, bytes_max: int
+    ) -> StoredRows:
+        raise AssertionError("the other gateways have it already")
+
+    @override
+    def repairs(self, store_id: StoreId, partition: Partition, *, limit: int) -> list[Repair]:
+        raise AssertionError("the other gateways have them already")
 
     # The moment of a partition.
 

@@ -41,6 +41,7 @@ from tablegate.gateway.stores.base import (
     Repeat,
     Snapshot,
     StoredPartition,
+    StoredRows,
     StoreReader,
     StoreUnavailable,
     StoreWentBack,
@@ -458,6 +459,16 @@ class RedisStore(RedisReader, StoreWriter):
             found.update(zip(pairs[::2], pairs[1::2], strict=True))
             if int(cursor) == 0 or len(found) >= limit:
                 return [parse_repair(name, value) for name, value in found.items()][:limit]
+
+    @override
+    def put_transferred(self, store_id: StoreId, partition: Partition, rows: StoredRows, *, time_ms: int) -> None:
+        raise AssertionError("rows of other gateways are here already")
+
+    @override
+    def end_transfer(
+        self, store_id: StoreId, partition: Partition, repairs: Sequence[Repair], position: Position
+    ) -> None:
+        raise AssertionError("rows of other gateways are here already")
 
     @override
     def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:

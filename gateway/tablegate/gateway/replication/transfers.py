@@ -1,0 +1,286 @@
+"""Rows of a partition from another gateway that has it LIVE, in place of a restore from the changelog's start.
+
+1. A partition is ASSIGNED, and its changelog is long. Another gateway answers from it: that one is asked.
+2. Rows are stored as they come. The partition has no position yet, so nobody reads them, and after a crash they are
+   found and removed as any rows without a position.
+3. All have come, and their number and digest are right. Each is as it was at the first position or later, none later
+   than the last. The first position is stored, RESTORING: from it the changelog is followed, as by any restore.
+
+A transfer that ends otherwise is thrown away, and the next gateway is asked, in the end the changelog. So is one whose
+last position cannot be proved to be in the changelog: rows of a tail that brokers have lost since would never go away.
+
+Decision: docs/decisions/0147-rows-come-from-another-gateway.md
+"""
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import accumulate, pairwise
+from typing import Protocol
+
+from tablegate.gateway.cluster.assignment import Assignment, Holder, TransferFailed
+from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.foreign.topics import rows_digest
+from tablegate.gateway.contract.lineage import Place, place_at
+from tablegate.gateway.contract.types import Offset, Partition, StoreId, Version
+from tablegate.gateway.kafka.log import Clock
+from tablegate.gateway.stores.base import Phase, Position, Repair, StoredRows, StoreWriter
+from tablegate.gateway.stores.lmdb import layout
+from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
+from tablegate.v1.changelog_pb2 import Manifest
+
+OFFSETS_MIN = 20_000  # of a changelog: what is shorter is read at once
+AT_ONCE = 2  # partitions of a table: more would only share the same network and disk
+PARTS_AT_ONCE = 4  # stored between two fetches: as many rows as of a restore
+SILENT_S = 10.0  # without a part: the other gateway hangs
+ASK_AGAIN_S = 60.0  # a gateway for a partition: what it gave may have been of no use
+
+_logger = logging.getLogger("tablegate.gateway.replication")
+
+
+class IncomingParts(Protocol):
+    """The parts of one transfer, as they come."""
+
+    def next(self) -> TransferResponse | None:
+        """Return the next part; None where none has come yet. Raise `TransferFailed`."""
+
+    def close(self) -> None:
+        """Want no more. Repeats do nothing."""
+
+
+class TransferClient(Protocol):
+    """Asks other gateways for rows. One thread."""
+
+    def ask(self, holder: Holder, request: TransferRequest) -> IncomingParts:
+        """Begin a transfer."""
+
+
+class _Transfer:
+    """One transfer, on the side that gets. `repairs` and `first` are of its first part, `last` of its last."""
+
+    def __init__(self, holder: Holder, parts: IncomingParts, now_s: float) -> None:
+        self.holder = holder
+        self.rows = 0
+        self.first: Position | None = None
+        self.last: Position | None = None
+        self.repairs: Sequence[Repair] = ()
+        self._parts = parts
+        self._digest = sha256()
+        self._heard_s = self.begun_s = now_s
+        self._refused = StoredRows([], [])  # by a full store
+
+    def close(self) -> None:
+        self._parts.close()
+
+    def step(self, store: StoreWriter, store_id: StoreId, partition: Partition, now_s: float) -> None:
+        """Store what has come; raise `TransferFailed`, or what the store raises: then it is stored the next time."""
+        rows, self._refused = self._refused, StoredRows([], [])
+        for _ in range(PARTS_AT_ONCE):
+            part = self._parts.next() if self.last is None else None
+            if part is None:
+                break
+            self._heard_s = now_s
+            self._receive(part, rows)
+        if self.last is None and now_s > self._heard_s + SILENT_S:
+            raise TransferFailed("it does not go on")
+        if rows.keys:
+            assert self.first is not None  # else no row was received
+            try:
+                store.put_transferred(store_id, partition, rows, time_ms=self.first.as_of_ms)
+            except BaseException:
+                self._refused = rows
+                raise
+
+    def _receive(self, part: TransferResponse, rows: StoredRows) -> None:
+        """Add the rows of a part, or note what else it says."""
+        if (self.first is None) is not bool(part.first_position):
+            raise TransferFailed("its parts came in another order")
+        if part.first_position:
+            self.first = _position_of(part.first_position)
+            self.repairs = [Repair(each.key, Offset(each.offset), Version(each.version)) for each in part.repairs]
+            return
+        if part.last_position:
+            if (part.rows, part.digest) != (self.rows, self._digest.digest()):
+                raise TransferFailed("its rows are not those that were sent")
+            self.last = _position_of(part.last_position)
+            return
+        keys, values = part.keys, part.values
+        self._digest.update(keys)
+        self._digest.update(values)
+        some = StoredRows(_split(part.key_lengths, keys), _split(part.value_lengths, values))
+        if len(some.keys) != len(some.values):
+            raise TransferFailed("it has not as many values as keys")
+        rows.keys.extend(some.keys)
+        rows.values.extend(some.values)
+        self.rows += len(some.keys)
+
+
+def _position_of(data: bytes) -> Position:
+    try:
+        return layout.unpack_position(data)[0]
+    except Exception as error:
+        raise TransferFailed("a position in it cannot be read") from error
+
+
+def _split(lengths: bytes, data: bytes) -> list[bytes]:
+    ends = accumulate(memoryview(lengths).cast("I"), initial=0)
+    return [data[start:end] for start, end in pairwise(ends)]
+
+
+@dataclass(frozen=True, slots=True)
+class Transferred:
+    """Rows that are stored, and the repairs among them. They are followed on from `first`, and are whole at `end`."""
+
+    first: Position
+    end: Place
+    repairs: Sequence[Repair]
+
+
+Asked = dict[tuple[int, Partition, str], float]
+"""Generation, partition and gateway → seconds of the monotonic clock."""
+
+
+class NewTransfers(Protocol):
+    """Makes the transfers of a table's generation."""
+
+    def __call__(self, *, manifest: Manifest, store_id: StoreId) -> "Transfers":
+        """Return them."""
+
+
+class Transfers:
+    """The transfers of one generation into its store id. `ended`: partitions whose rows are there, without a position.
+
+    `client` is None where no other gateway is asked. `offsets_min`: a shorter changelog is read. `asked`: which gateway
+    was asked for which partition of which generation, and when; of all transfers of a table.
+    """
+
+    def __init__(
+        self,
+        client: TransferClient | None,
+        *,
+        table: Table,
+        manifest: Manifest,
+        store: StoreWriter,
+        store_id: StoreId,
+        assignment: Assignment,
+        clock: Clock,
+        asked: Asked,
+        offsets_min: int = OFFSETS_MIN,
+    ) -> None:
+        self.ended: dict[Partition, Transferred] = {}
+        self._client = None if store.is_shared or manifest.atomic else client
+        self._table = table
+        self._manifest = manifest
+        self._store = store
+        self._store_id = store_id
+        self._assignment = assignment
+        self._clock = clock
+        self._offsets_min = offsets_min
+        self._at_work: dict[Partition, _Transfer] = {}
+        self._asked = asked
+        self._holders: dict[Partition, Sequence[Holder]] = {}  # those that are left, as of the version
+        self._version = -1
+
+    @property
+    def is_under_way(self) -> bool:
+        """Return whether rows are coming."""
+        return bool(self._at_work)
+
+    def wanted(self, partition: Partition, offsets: int) -> bool:
+        """Return whether rows of a partition that is not here are to come from another gateway, or are coming.
+
+        `offsets`: how many its changelog has.
+        """
+        if partition in self._at_work:
+            return True
+        if self._client is None or partition in self.ended or offsets < self._offsets_min:
+            return False
+        return bool(self._left(partition))
+
+    def _left(self, partition: Partition) -> Sequence[Holder]:
+        """Return the gateways that have a partition and were not asked for it."""
+        if self._version != self._assignment.version:
+            self._version = self._assignment.version
+            self._holders.clear()
+        found = self._holders.get(partition)
+        if found is None:
+            generation, before_s = self._manifest.generation, self._clock.monotonic_s() - ASK_AGAIN_S
+            holders = self._assignment.holders(self._table.name, partition, generation=generation)
+            found = self._holders[partition] = [
+                each
+                for each in holders
+                if self._asked.get((generation, partition, each.gateway_id), -math.inf) < before_s
+            ]
+        return found
+
+    def begin(self, wanted: Iterator[Partition]) -> None:
+        """Ask for partitions, as many as may come at once."""
+        for partition in wanted:
+            if len(self._at_work) >= AT_ONCE:
+                return
+            if partition not in self._at_work and self._client is not None:
+                holders = self._left(partition)
+                holder = holders[partition % len(holders)]  # each gives some
+                now_s = self._clock.monotonic_s()
+                self._asked[self._manifest.generation, partition, holder.gateway_id] = now_s
+                del self._holders[partition]
+                parts = self._client.ask(holder, self._request(partition))
+                self._at_work[partition] = _Transfer(holder, parts, now_s)
+
+    def _request(self, partition: Partition) -> TransferRequest:
+        return TransferRequest(
+            table=self._table.name,
+            partition=partition,
+            generation=self._manifest.generation,
+            changelog_topic_id=self._manifest.changelog_topic_id,
+            row_digest=rows_digest(self._table, self._manifest),
+            retention_us=self._table.retention_us or 0,
+            format=layout.FORMAT_VERSION,
+        )
+
+    def step(self) -> list[Partition]:
+        """Store what has come; return the partitions of which rows are to be removed. Raise `StoreFull`."""
+        failed: list[Partition] = []
+        for partition, transfer in list(self._at_work.items()):
+            now_s = self._clock.monotonic_s()
+            try:
+                transfer.step(self._store, self._store_id, partition, now_s)
+            except TransferFailed as error:
+                self._log(logging.WARNING, f"no rows of partition {partition} are used: {error}", transfer)
+                failed.append(partition)
+                self.stop(partition)
+                continue
+            if transfer.last is not None:
+                assert transfer.first is not None
+                self._log(
+                    logging.INFO,
+                    f"partition {partition} has come from another gateway",
+                    transfer,
+                    rows=transfer.rows,
+                    seconds=round(now_s - transfer.begun_s, 1),
+                )
+                self.stop(partition)
+                # Incarnations are of a gateway: what has expired there is not in the history here.
+                first = replace(transfer.first, phase=Phase.RESTORING, incarnation_id=0)
+                end = place_at(transfer.last.lineage, transfer.last.next_offset)
+                self.ended[partition] = Transferred(first, end, transfer.repairs)
+        return failed
+
+    def stop(self, partition: Partition) -> bool:
+        """Want no more of a partition; return whether there may be rows of it."""
+        transfer = self._at_work.pop(partition, None)
+        if transfer is not None:
+            transfer.close()
+        return self.ended.pop(partition, None) is not None or transfer is not None
+
+    def stop_all(self) -> None:
+        """Want no more of any."""
+        for partition in [*self._at_work, *self.ended]:
+            self.stop(partition)
+
+    def _log(self, level: int, message: str, transfer: _Transfer, **more: object) -> None:
+        name = self._table.name
+        extra = {"table": name, "gateway": transfer.holder.gateway_id, **more}
+        _logger.log(level, 'table "%s": %s', name, message, extra=extra)

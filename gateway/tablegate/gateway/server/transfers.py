@@ -1,0 +1,137 @@
+"""tablegate.internal.v1.TransferService: gives the rows of a partition to another gateway of the cluster.
+
+No snapshot stays open, as it would pin pages for as long as the transfer takes: rows are read in many, by key, and each
+is as it was at the first position or later. The other gateway follows the changelog from that position on, and drops by
+their versions the changes that its rows have already. So after the last position it has what is here.
+
+Who asks shows a forward token, as for any call between gateways; without one nothing is given.
+
+Decision: docs/decisions/0147-rows-come-from-another-gateway.md
+"""
+
+import struct
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from typing import Any
+
+from tablegate.gateway.cluster.transfers import TRANSFER_PATH
+from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.contract.tokens import TokenSigner
+from tablegate.gateway.contract.types import Offset, Partition
+from tablegate.gateway.query.call import Call, Methods, StreamMethod
+from tablegate.gateway.query.errors import ForeignForward, PartitionUnavailable, ShuttingDown, StoreAway
+from tablegate.gateway.query.requests import parse
+from tablegate.gateway.query.service import table_accesses
+from tablegate.gateway.query.serving import NowMs, TableAccess, wall_clock_ms
+from tablegate.gateway.stores.base import Position, Snapshot, StoredRows, StoreReader, StoreUnavailable
+from tablegate.gateway.stores.lmdb import layout
+from tablegate.gateway.stores.notifier import Notifier
+from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
+
+PART_BYTES = 256 * 1024  # read in one snapshot, as of a Scan: some milliseconds
+REPAIRS_MAX = 10_000  # more of them than that are not transferred, nor is their partition
+
+
+def transfer_methods(
+    catalogue: Catalogue,
+    store: StoreReader,
+    signer: TokenSigner,
+    notifier: Notifier,
+    *,
+    now_ms: NowMs = wall_clock_ms,
+    part_bytes: int = PART_BYTES,
+) -> Methods:
+    """Return the method by which other gateways get rows of `store`, which is LMDB."""
+    accesses = table_accesses(catalogue, store, signer, notifier, ends=None, router=None, now_ms=now_ms)
+
+    async def transfer(data: bytes, call: Call) -> AsyncIterator[bytes]:
+        if call.forwarded is None:
+            raise ForeignForward("is missing")
+        request: Any = parse(TransferRequest, data)
+        access = accesses.get(request.table)
+        if access is None:
+            raise PartitionUnavailable(request.table, None, "no contract here has it")
+        scope = access.scope(call.forwarded)
+        partition = Partition(request.partition)
+        if scope.partitions != (partition,):
+            raise ForeignForward("is for another partition")
+        outgoing = _Outgoing(access, request, partition, part_bytes)
+        try:
+            async for part in outgoing.parts(store, call):
+                yield part.SerializeToString()
+        except StoreUnavailable as error:
+            raise StoreAway from error
+
+    return {TRANSFER_PATH: StreamMethod(transfer, checks_forward_token=True)}
+
+
+class _Outgoing:
+    """One transfer, on the side that gives."""
+
+    def __init__(self, access: TableAccess, request: TransferRequest, partition: Partition, part_bytes: int) -> None:
+        self._access = access
+        self._request = request
+        self._partition = partition
+        self._part_bytes = part_bytes
+        self._next_offset = Offset(0)
+
+    async def parts(self, store: StoreReader, call: Call) -> AsyncIterator[TransferResponse]:
+        """Yield all parts; raise `PartitionUnavailable` where the partition is none to be given, or is no more."""
+        await call.turn()
+        with store.snapshot() as snapshot:
+            first = self._position(snapshot)
+            store_id = self._access.served(snapshot).store_id
+            repairs = snapshot.repairs(store_id, self._partition, limit=REPAIRS_MAX + 1)
+        if len(repairs) > REPAIRS_MAX:
+            raise self._unavailable(f"more than {REPAIRS_MAX} of its keys are to be repaired")
+        begin = TransferResponse(first_position=layout.pack_position(first, 0))
+        for repair in repairs:
+            begin.repairs.add(key=repair.key, offset=repair.offset, version=repair.version)
+        yield begin
+        digest, count, after = sha256(), 0, None
+        while True:
+            await call.turn()
+            if call.draining:
+                raise ShuttingDown
+            with store.snapshot() as snapshot:
+                last = self._position(snapshot)
+                rows = snapshot.stored_rows(store_id, self._partition, after=after, bytes_max=self._part_bytes)
+            if not rows.keys:
+                break
+            after, count = rows.keys[-1], count + len(rows.keys)
+            part = _part_of(rows)
+            digest.update(part.keys)
+            digest.update(part.values)
+            yield part
+        yield TransferResponse(last_position=layout.pack_position(last, 0), rows=count, digest=digest.digest())
+
+    def _position(self, snapshot: Snapshot) -> Position:
+        """Return where the partition is, which is to be LIVE, and the one that was asked for; else raise."""
+        request, access = self._request, self._access
+        served = access.served(snapshot)
+        state, manifest = served.state, served.manifest
+        if request.format != layout.FORMAT_VERSION:
+            raise self._unavailable("rows are stored in another format here")
+        if (request.generation, request.changelog_topic_id) != (served.generation, manifest.changelog_topic_id):
+            raise self._unavailable("another generation is served here")
+        if (request.row_digest, request.retention_us) != (state.row_digest, state.retention_us):
+            raise self._unavailable("its rows are stored by another contract here")
+        position = access.live(snapshot, served, self._partition)
+        if position.next_offset < self._next_offset:
+            raise self._unavailable("it began anew")
+        self._next_offset = position.next_offset
+        return position
+
+    def _unavailable(self, why: str) -> PartitionUnavailable:
+        return PartitionUnavailable(self._request.table, self._partition, why)
+
+
+def _part_of(rows: StoredRows) -> TransferResponse:
+    keys, values = rows
+    lengths = struct.Struct(f"<{len(keys)}I").pack
+    return TransferResponse(
+        key_lengths=lengths(*map(len, keys)),
+        keys=b"".join(keys),
+        value_lengths=lengths(*map(len, values)),
+        values=b"".join(values),
+    )

@@ -1,0 +1,313 @@
+"""Rows of a partition that come from another gateway, in place of the changelog's start."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tablegate.gateway.cluster.assignment import TransferFailed
+from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
+from tablegate.gateway.contract.types import Partition, StoreId
+from tablegate.gateway.query.errors import ForeignForward, PartitionUnavailable, QueryError
+from tablegate.gateway.replication.transfers import SILENT_S
+from tablegate.gateway.stores.base import Phase
+from tablegate.gateway.stores.lmdb import layout
+from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
+from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
+from tests.kit.replication.replicator import key_of
+from tests.kit.replication.replicators import Member, World
+from tests.kit.replication.transfers import StoreTransfers, parts_of
+from tests.kit.seeds import seeds
+from tests.kit.table.filled import SIGNER, LocalCall, catalogue_of
+
+PARTITIONS = 3
+MOVIES = range(40)
+
+
+class ReadingLog(MemoryLog):
+    """A client that knows the lowest place from which it has read each partition."""
+
+    followed: dict[str, int]
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        super().__init__(broker)
+        self.followed = {}
+
+    def follow(self, source, place) -> None:  # type: ignore[no-untyped-def]
+        super().follow(source, place)
+        self.followed[f"{source.topic}/{source.partition}"] = place.next_offset
+
+
+def world_of_one(seed: int = 1, *, replicas: int = 2) -> tuple[World, Member, StoreTransfers]:
+    """Return a world in which one gateway has everything, and by what another one will ask it."""
+    world = World(seed, partitions=PARTITIONS, replicas=replicas, lag=False)
+    first = world.join()
+    world.settle()
+    transfers = StoreTransfers(world.stores, catalogue_of(), world.clock.now_ms)
+    world.transfers = transfers
+    return world, first, transfers
+
+
+def rows(member: Member) -> list[dict[bytes, bytes]]:
+    return [member.rows(partition) for partition in range(PARTITIONS)]
+
+
+def test_a_newcomer_gets_the_rows_of_who_has_them() -> None:
+    world, first, transfers = world_of_one()
+    world.log = ReadingLog
+    second = world.join()
+    world.settle()
+    assert rows(second) == rows(first)
+    assert transfers.asked == ["gw-0"] * PARTITIONS
+    assert transfers.parts > 3 * PARTITIONS
+    assert second.replicator is not None
+    log = second.replicator._log
+    assert isinstance(log, ReadingLog)
+    followed = [place for name, place in log.followed.items() if name.startswith(world.job.topic)]
+    assert len(followed) == PARTITIONS
+    assert min(followed) > 0, "no changelog was read from its start"
+
+
+@pytest.mark.parametrize("seed", seeds(20, in_check=3))
+def test_what_changes_meanwhile_is_not_missed(seed: int) -> None:
+    """Between two parts rows are written, deleted and written again, before and behind what was read."""
+    world, first, transfers = world_of_one(seed)
+
+    def write(_: int, part: TransferResponse) -> TransferResponse:
+        world.job.put(world.chance.choices(range(60), k=5), delete=world.chance.random() < 0.5)
+        world.step(first)
+        return part
+
+    transfers.tamper = write
+    second = world.join()
+    world.settle()
+    assert rows(second) == rows(first)
+    assert transfers.asked
+
+
+def cut(number: int, part: TransferResponse) -> TransferResponse:
+    if number == 4:
+        raise TransferFailed("the connection is gone")
+    return part
+
+
+def change_a_row(number: int, part: TransferResponse) -> TransferResponse:
+    if part.values:
+        part.values = part.values[:-1] + bytes([part.values[-1] ^ 1])
+    return part
+
+
+def leave_a_part_out(number: int, part: TransferResponse) -> TransferResponse | None:
+    return None if number == 3 else part
+
+
+def repeat_the_first(number: int, part: TransferResponse) -> TransferResponse:
+    return TransferResponse(first_position=b"x") if number == 2 else part
+
+
+def damage_the_position(number: int, part: TransferResponse) -> TransferResponse:
+    return TransferResponse(first_position=b"x") if number == 1 else part
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [cut, change_a_row, leave_a_part_out, repeat_the_first, damage_the_position],
+    ids=lambda each: each.__name__,
+)
+def test_rows_that_are_cut_or_damaged_are_thrown_away(tamper) -> None:  # type: ignore[no-untyped-def]
+    world, first, transfers = world_of_one()
+    transfers.tamper = tamper
+    second = world.join()
+    world.settle()
+    assert rows(second) == rows(first)
+    assert transfers.asked == ["gw-0"] * PARTITIONS, "each gateway is asked once"
+    assert transfers.closed == PARTITIONS
+
+
+def test_the_next_gateway_is_asked_where_one_fails() -> None:
+    world, _, transfers = world_of_one(replicas=3)
+    world.join()
+    world.settle()
+    transfers.asked.clear()
+    transfers.tamper = lambda _, part: cut(4, part) if transfers.asked[-1] == "gw-0" else part
+    third = world.join()
+    world.settle()
+    assert sorted(set(transfers.asked)) == ["gw-0", "gw-1"]
+    assert third.live() == set(range(PARTITIONS))
+
+
+def test_a_gateway_that_hangs_is_waited_for_a_while_only() -> None:
+    world, first, transfers = world_of_one()
+    transfers.hangs_after = 2
+    begun_s = world.clock.passed_s
+    second = world.join()
+    for _ in world.steps(60):
+        if second.live():
+            break
+    assert world.clock.passed_s - begun_s > SILENT_S
+    world.settle()
+    assert rows(second) == rows(first)
+
+
+def test_a_short_changelog_is_read() -> None:
+    world, first, transfers = world_of_one()
+    world.transfer_offsets_min = 10_000
+    second = world.join()
+    world.settle()
+    assert (rows(second), transfers.asked) == (rows(first), [])
+
+
+@pytest.mark.parametrize("parts", range(1, 12))
+def test_after_a_kill_in_between_nothing_of_it_is_read(parts: int) -> None:
+    world, first, transfers = world_of_one()
+    second = world.join()
+    for _ in world.steps(60):
+        if transfers.parts >= parts:
+            break
+    world.kill(second)
+    transfers.tamper = cut
+    world.start(second)
+    world.settle()
+    assert rows(second) == rows(first)
+
+
+def test_what_is_not_to_be_here_any_more_is_removed() -> None:
+    world, first, transfers = world_of_one(replicas=1)
+    transfers.hangs_after = 4
+    second = world.join()
+    for _ in world.steps(60):
+        if transfers.parts >= 4:
+            break
+    world.drain(second)
+    world.settle()
+    assert (second.held(), second.store.store_ids()) == (set(), set())
+    assert first.live() == set(range(PARTITIONS))
+
+
+def test_rows_of_a_tail_that_kafka_lost_are_not_kept() -> None:
+    """The other gateway gives rows of records that are lost before it notices; others come in their place."""
+    world, first, transfers = world_of_one()
+    source = world.job.source(0)
+
+    def lose(number: int, part: TransferResponse) -> TransferResponse:
+        if number == 1 and transfers.parts == 1:
+            facts = world.broker.facts(source.topic)
+            assert facts is not None
+            world.job.put(range(1_000, 1_050))
+            world.step(first)
+            lost.update(set(first.rows(0)) - keys_before)
+            world.broker.truncate_from(source, facts.end_offsets[0])
+            world.job.put([*MOVIES, *MOVIES])
+        return part
+
+    keys_before, lost = set(first.rows(0)), set[bytes]()
+    transfers.tamper = lose
+    second = world.join()
+    for _ in range(3_000):  # the other one stands still, and gives what it has
+        world.step(second)
+        world.clock.passed_s += 0.01
+        if transfers.parts > 40 and second.live():
+            break
+    assert lost
+    assert second.live()
+    assert not lost & set(second.rows(0))
+    world.settle()
+    assert rows(second) == rows(first)
+
+
+def test_pending_repairs_come_along() -> None:
+    world, first, transfers = world_of_one()
+    world.job.put([7], count=1)  # a record of an old version behind the newest: compaction would keep it
+    for _ in range(20):
+        world.step(first)
+    partition = Partition(world.job.table.partition_of(key_of(7), PARTITIONS))
+    pending = first.store.repairs(StoreId(first.state().store_id), partition, limit=9)
+    assert [repair.key for repair in pending] == [key_of(7)]
+    second = world.join()
+    for _ in range(2_000):
+        world.step(second)
+        world.clock.passed_s += 0.01
+        if partition in second.live():
+            break
+    found = second.store.repairs(StoreId(second.state().store_id), partition, limit=9)
+    assert (found, transfers.asked[:1]) == (pending, ["gw-0"])
+
+
+# What a gateway gives, and to whom.
+
+
+def request_of(world: World, member: Member, **changes: object) -> TransferRequest:
+    state = member.state()
+    asked = TransferRequest(
+        table="ratings",
+        partition=1,
+        generation=state.manifest.generation,
+        changelog_topic_id=state.manifest.changelog_topic_id,
+        row_digest=state.row_digest,
+        format=layout.FORMAT_VERSION,
+    )
+    for name, value in changes.items():
+        setattr(asked, name, value)
+    return asked
+
+
+def given(
+    world: World, member: Member, request: TransferRequest, token: ForwardToken | None = None
+) -> Sequence[TransferResponse]:
+    token = token or ForwardToken("ratings", 1, (1,), "")
+    call = LocalCall(None, forwarded=ForwardTokenSigner(SIGNER, world.clock.now_ms).sign(token))
+    return list(parts_of(member.store, member.catalogue, request, call, now_ms=world.clock.now_ms))
+
+
+def test_all_rows_and_where_they_are_whole_are_given() -> None:
+    world, first, _ = world_of_one()
+    begin, *middle, end = given(world, first, request_of(world, first))
+    position = first.positions()[1]
+    assert layout.unpack_position(begin.first_position)[0] == layout.unpack_position(end.last_position)[0] == position
+    assert position.phase is Phase.LIVE
+    assert end.rows == sum(len(part.key_lengths) // 4 for part in middle) >= len(first.rows(1))
+    assert set(first.rows(1)) <= {part.keys[at : at + 8] for part in middle for at in range(0, len(part.keys), 8)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"generation": 2}, "another generation"),
+        ({"changelog_topic_id": "another"}, "another generation"),
+        ({"row_digest": b"another"}, "another contract"),
+        ({"retention_us": 1}, "another contract"),
+        ({"format": b"1"}, "another format"),
+        ({"table": "customers"}, "no contract here"),
+    ],
+)
+def test_nothing_is_given_of_anything_else(changes: dict[str, object], why: str) -> None:
+    world, first, _ = world_of_one()
+    with pytest.raises(PartitionUnavailable, match=why):
+        given(world, first, request_of(world, first, **changes))
+
+
+@pytest.mark.parametrize(
+    "token",
+    [ForwardToken("ratings", 1, (0,), ""), ForwardToken("ratings", 1, (), ""), ForwardToken("ratings", 1, (0, 1), "")],
+)
+def test_a_token_of_other_partitions_gets_nothing(token: ForwardToken) -> None:
+    world, first, _ = world_of_one()
+    with pytest.raises(ForeignForward, match="another partition"):
+        given(world, first, request_of(world, first), token)
+
+
+@pytest.mark.parametrize("forwarded", [None, "", "no token"])
+def test_a_client_gets_nothing(forwarded: str | None) -> None:
+    world, first, _ = world_of_one()
+    call = LocalCall(None, forwarded=forwarded)
+    with pytest.raises(ForeignForward):
+        list(parts_of(first.store, first.catalogue, request_of(world, first), call, now_ms=world.clock.now_ms))
+
+
+def test_a_partition_that_is_not_live_is_not_given() -> None:
+    world, first, _ = world_of_one(replicas=1)
+    second = world.join()
+    world.settle()
+    [moved, *_] = sorted(second.held())
+    token = ForwardToken("ratings", 1, (moved,), "")
+    with pytest.raises(QueryError, match="being restored"):
+        given(world, first, request_of(world, first, partition=moved), token)
