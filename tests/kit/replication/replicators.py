@@ -173,7 +173,7 @@ class World:
     def kill(self, member: Member, *, wipe: bool = False) -> None:
         self.deaths += bool(member.held())
         member.replicator = None
-        del self.stores[member.name]
+        self.stores.pop(member.name, None)
         self._live[member.name] = set()
         if wipe:
             member.store = MemoryStore()
