@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 import pytest
+from typing_extensions import override
 
-from tablegate.gateway.cluster.assignment import TransferFailed
+from tablegate.gateway.cluster.assignment import Holder, SoleGateway, TransferFailed
 from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.query.errors import ForeignForward, PartitionUnavailable, QueryError
-from tablegate.gateway.replication.transfers import SILENT_S
-from tablegate.gateway.stores.base import Phase
+from tablegate.gateway.replication.transfers import SILENT_S, IncomingParts, TransferClient, Transfers
+from tablegate.gateway.stores.base import Phase, StoreFull
 from tablegate.gateway.stores.lmdb import layout
 from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
@@ -17,6 +18,7 @@ from tests.kit.replication.replicator import key_of
 from tests.kit.replication.replicators import Member, World
 from tests.kit.replication.transfers import StoreTransfers, parts_of
 from tests.kit.seeds import seeds
+from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, LocalCall, catalogue_of
 
 PARTITIONS = 3
@@ -104,13 +106,23 @@ def repeat_the_first(number: int, part: TransferResponse) -> TransferResponse:
     return TransferResponse(first_position=b"x") if number == 2 else part
 
 
+def cut_lengths(number: int, part: TransferResponse) -> TransferResponse:
+    part.key_lengths = part.key_lengths[:-1]
+    return part
+
+
+def leave_bytes_out(number: int, part: TransferResponse) -> TransferResponse:
+    part.values = part.values[:-1]
+    return part
+
+
 def damage_the_position(number: int, part: TransferResponse) -> TransferResponse:
     return TransferResponse(first_position=b"x") if number == 1 else part
 
 
 @pytest.mark.parametrize(
     "tamper",
-    [cut, change_a_row, leave_a_part_out, repeat_the_first, damage_the_position],
+    [cut, change_a_row, leave_a_part_out, repeat_the_first, damage_the_position, cut_lengths, leave_bytes_out],
     ids=lambda each: each.__name__,
 )
 def test_rows_that_are_cut_or_damaged_are_thrown_away(tamper) -> None:  # type: ignore[no-untyped-def]
@@ -121,6 +133,55 @@ def test_rows_that_are_cut_or_damaged_are_thrown_away(tamper) -> None:  # type: 
     assert rows(second) == rows(first)
     assert transfers.asked == ["gw-0"] * PARTITIONS, "each gateway is asked once"
     assert transfers.closed == PARTITIONS
+
+
+def test_a_full_disk_of_one_partition_hides_no_failure_of_another() -> None:
+    world, first, transfers = world_of_one()
+    store = MemoryStore(free_bytes=lambda: 0)
+    of = Transfers(
+        FirstFails(transfers),
+        table=catalogue_of().tables["ratings"],
+        manifest=first.state().manifest,
+        store=store,
+        store_id=store.new_store_id(),
+        assignment=OneHolder(),
+        clock=world.clock,
+        asked={},
+        offsets_min=1,
+    )
+    of.begin(iter([Partition(0), Partition(1)]))
+    with pytest.raises(StoreFull):
+        of.step()
+    assert (of.failed, of.is_under_way) == ({Partition(0)}, True)
+
+
+class FirstFails(TransferClient):
+    """Gives nothing of partition 0."""
+
+    def __init__(self, client: StoreTransfers) -> None:
+        self._client = client
+
+    @override
+    def ask(self, holder: Holder, request: TransferRequest) -> IncomingParts:
+        return Failing() if request.partition == 0 else self._client.ask(holder, request)
+
+
+class Failing(IncomingParts):
+    @override
+    def next(self) -> TransferResponse | None:
+        raise TransferFailed("the connection is gone")
+
+    @override
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class OneHolder(SoleGateway):
+    """The first gateway has everything."""
+
+    @override
+    def holders(self, table: str, partition: Partition, *, generation: int) -> Sequence[Holder]:
+        return [Holder("gw-0", "")]
 
 
 def test_the_next_gateway_is_asked_where_one_fails() -> None:

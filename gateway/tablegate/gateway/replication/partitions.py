@@ -282,8 +282,8 @@ class GenerationReplica:
 
     `machine` has the generation's state. `caught_up_ms`: when the store was last known to have the whole changelog, as
     far as it is here. `is_new`: the store id has no rows of ours yet. `joined` were found in the store, where other
-    gateways keep them. `pending` are ASSIGNED; `revoking` may be removed when the beat of that number was heard.
-    `transfers`: of rows from other gateways.
+    gateways keep them, or have come from one. `pending` are ASSIGNED; `revoking` may be removed when the beat of that
+    number was heard. `transfers`: of rows from other gateways.
     """
 
     def __init__(
@@ -424,6 +424,7 @@ class GenerationReplica:
             return
         first = replace(first, incarnation_id=incarnation_id)
         self._store.end_transfer(self.store_id, partition, transferred.repairs, first)
+        self.joined.add(partition)
         self._open(partition, first, incarnation_id, whole_at=end)
         self.transfers.stop(partition)
 
@@ -440,8 +441,11 @@ class GenerationReplica:
 
     def transfer(self) -> None:
         """Store the rows that other gateways have sent, and ask for more."""
-        for partition in self.transfers.step():
-            self._unclean.add(partition)
+        try:
+            self.transfers.step()
+        finally:
+            self._unclean |= self.transfers.failed
+            self.transfers.failed.clear()
         waiting = self.pending - self._unclean - self._asked
         self.transfers.begin(each for each in sorted(waiting) if self._is_transferred(each))
 

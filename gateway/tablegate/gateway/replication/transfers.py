@@ -125,7 +125,11 @@ def _position_of(data: bytes) -> Position:
 
 
 def _split(lengths: bytes, data: bytes) -> list[bytes]:
-    ends = accumulate(memoryview(lengths).cast("I"), initial=0)
+    if len(lengths) % 4:
+        raise TransferFailed("its lengths cannot be read")
+    ends = list(accumulate(memoryview(lengths).cast("I"), initial=0))
+    if ends[-1] != len(data):
+        raise TransferFailed("it has not as many bytes as it says")
     return [data[start:end] for start, end in pairwise(ends)]
 
 
@@ -152,6 +156,7 @@ class NewTransfers(Protocol):
 class Transfers:
     """The transfers of one generation into its store id. `ended`: partitions whose rows are there, without a position.
 
+    `failed`: partitions of which rows are to be removed; who removes them empties it.
     `client` is None where no other gateway is asked. `offsets_min`: a shorter changelog is read. `asked`: which gateway
     was asked for which partition of which generation, and when; of all transfers of a table.
     """
@@ -170,6 +175,7 @@ class Transfers:
         offsets_min: int = OFFSETS_MIN,
     ) -> None:
         self.ended: dict[Partition, Transferred] = {}
+        self.failed: set[Partition] = set()
         self._client = None if store.is_shared or manifest.atomic else client
         self._table = table
         self._manifest = manifest
@@ -240,16 +246,15 @@ class Transfers:
             format=layout.FORMAT_VERSION,
         )
 
-    def step(self) -> list[Partition]:
-        """Store what has come; return the partitions of which rows are to be removed. Raise `StoreFull`."""
-        failed: list[Partition] = []
+    def step(self) -> None:
+        """Store what has come; raise `StoreFull`."""
         for partition, transfer in list(self._at_work.items()):
             now_s = self._clock.monotonic_s()
             try:
                 transfer.step(self._store, self._store_id, partition, now_s)
             except TransferFailed as error:
                 self._log(logging.WARNING, f"no rows of partition {partition} are used: {error}", transfer)
-                failed.append(partition)
+                self.failed.add(partition)
                 self.stop(partition)
                 continue
             if transfer.last is not None:
@@ -266,7 +271,6 @@ class Transfers:
                 first = replace(transfer.first, phase=Phase.RESTORING, incarnation_id=0)
                 end = place_at(transfer.last.lineage, transfer.last.next_offset)
                 self.ended[partition] = Transferred(first, end, transfer.repairs)
-        return failed
 
     def stop(self, partition: Partition) -> bool:
         """Want no more of a partition; return whether there may be rows of it."""
