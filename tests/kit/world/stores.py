@@ -17,8 +17,10 @@ from tablegate.gateway.stores.base import (
     Change,
     Copy,
     Position,
+    Repair,
     Snapshot,
     StoreCorrupt,
+    StoredRows,
     StoreFull,
     StoreReader,
     StoreUnavailable,
@@ -189,6 +191,14 @@ class DiskWriter:
         applied: Applied = self._write("apply", lambda: self._store.apply(store_id, partition, changes, position))
         return applied
 
+    def put_transferred(self, store_id: StoreId, partition: Partition, rows: StoredRows, *, time_ms: int) -> None:
+        self._write("transfer", lambda: self._store.put_transferred(store_id, partition, rows, time_ms=time_ms))
+
+    def end_transfer(
+        self, store_id: StoreId, partition: Partition, repairs: Sequence[Repair], position: Position
+    ) -> None:
+        self._write("transfer", lambda: self._store.end_transfer(store_id, partition, repairs, position))
+
     def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:
         return int(self._write("expire", lambda: self._store.expire(store_id, partition, keys, time_ms=time_ms)))
 
@@ -234,4 +244,4 @@ class DiskWriter:
         return getattr(self._store, name)
 
 
-_NEEDS_SPACE = {"apply", "put_table", "set_status", "expire", "new_store_id", "keep_indexes", "build"}
+_NEEDS_SPACE = {"apply", "transfer", "put_table", "set_status", "expire", "new_store_id", "keep_indexes", "build"}

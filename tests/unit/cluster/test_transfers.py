@@ -11,10 +11,11 @@ from tablegate.gateway.cluster.assignment import Holder, TransferFailed
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.transfers import WAITING_MAX, GrpcParts, GrpcTransfers
 from tablegate.gateway.contract.tokens import TokenSigner
-from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.contract.types import VERSION_BYTES, Offset, Partition, Version
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.server.transfers import transfer_methods
+from tablegate.gateway.stores.base import Change
 from tablegate.gateway.stores.lmdb import layout
 from tablegate.gateway.stores.notifier import Notifier
 from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
@@ -86,6 +87,24 @@ def test_all_parts_come_in_order() -> None:
         while not (part := next_of(parts)).last_position:
             count += len(part.key_lengths) // 4
         assert count == part.rows == ROWS
+        parts.close()
+
+
+def test_a_row_that_is_longer_than_grpc_lets_in_otherwise_comes() -> None:
+    store = MemoryStore()
+    table = FilledTable(store, catalogue_of().tables["ratings"], 1)
+    table.publish()
+    with store.snapshot() as snapshot:
+        position = snapshot.position(table.store_id, Partition(0))
+    assert position is not None
+    row = bytes(5 << 20)
+    store.apply(
+        table.store_id, Partition(0), [Change(Offset(0), b"key", Version(bytes(VERSION_BYTES)), row, 1)], position
+    )
+    with transfers(store) as (client, holder):
+        parts = client.ask(holder, REQUEST)
+        assert next_of(parts).first_position
+        assert next_of(parts).values.endswith(row)
         parts.close()
 
 

@@ -13,7 +13,7 @@ from tablegate.gateway.replication.transfers import SILENT_S, IncomingParts, Tra
 from tablegate.gateway.stores.base import Phase, StoreFull
 from tablegate.gateway.stores.lmdb import layout
 from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
-from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
+from tests.kit.replication.memory_log import DELETE_RETENTION_MS, MemoryBroker, MemoryLog
 from tests.kit.replication.replicator import key_of
 from tests.kit.replication.replicators import Member, World
 from tests.kit.replication.transfers import StoreTransfers, parts_of
@@ -291,6 +291,84 @@ def test_pending_repairs_come_along() -> None:
             break
     found = second.store.repairs(StoreId(second.state().store_id), partition, limit=9)
     assert (found, transfers.asked[:1]) == (pending, ["gw-0"])
+
+
+def test_rows_that_are_being_removed_do_not_mix_with_a_restore() -> None:
+    """A partition is assigned to others and back while its topic is described; removing its rows takes a while."""
+    world, first, _ = world_of_one()
+    world.job.put(range(1_000, 4_000))
+    for _ in range(20):
+        world.step(first)
+    second = world.join()
+    generation = None
+    for _ in world.steps(600):
+        assert second.replicator is not None
+        generation = second.replicator._tables["ratings"].serving
+        if generation is not None and generation._asked & set(generation.transfers.ended):
+            break
+    assert generation is not None
+    pending = generation.pending
+    generation._set_pending(frozenset())
+    generation._set_pending(pending)
+    world.settle()
+    assert rows(second) == rows(first)
+
+
+def copy_of(member: Member) -> MemoryStore:
+    """Return a store with what that of a gateway has now."""
+    store = MemoryStore()
+    assert isinstance(member.store, MemoryStore)
+    store._content = member.store._content.copy()
+    store._content.parts = {name: part.copy() for name, part in store._content.parts.items()}
+    store._content.own = set()
+    return store
+
+
+def test_deletes_that_are_compacted_away_bring_no_rows_back() -> None:
+    """The other gateway was away for longer than tombstones are kept, and does not know it yet."""
+    world, first, transfers = world_of_one()
+    gone = sorted(first.rows(0))[0]
+    [movie] = [number for number in MOVIES if key_of(number) == gone]
+    before = copy_of(first)
+    world.clock.passed_s += 2 * DELETE_RETENTION_MS / 1_000
+    world.job.put([movie], delete=True)
+    world.broker.compact(world.job.source(0), tombstones=True)
+    world.job.put([number for number in MOVIES if number != movie])
+    pass_time(world, [first])  # it restores from the start
+    world.stores[first.name] = before
+    second = world.join()
+    pass_time(world, [first, second])
+    assert transfers.asked
+    assert second.live() == set(range(PARTITIONS))
+    assert rows(second) == rows(first)
+
+
+def pass_time(world: World, members: Sequence[Member]) -> None:
+    """Let half a minute pass in which no job writes."""
+    for _ in range(600):
+        world.clock.passed_s += 0.05
+        for member in members:
+            world.step(member)
+
+
+def test_a_table_that_is_set_aside_wants_no_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who sends them, and the thread that receives them, would wait for ever."""
+    world, _, transfers = world_of_one()
+    transfers.hangs_after = 2
+    second = world.join()
+    for _ in world.steps(60):
+        if transfers.parts >= 2:
+            break
+    assert second.replicator is not None
+    table = second.replicator._tables["ratings"]
+    assert transfers.closed == 0
+
+    def fail() -> None:
+        raise ValueError("a mistake of ours")
+
+    monkeypatch.setattr(table, "tick", fail)
+    second.replicator.step(poll_s=0)
+    assert transfers.closed > 0
 
 
 # What a gateway gives, and to whom.

@@ -19,6 +19,7 @@ from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
 
 TRANSFER_PATH = "/tablegate.internal.v1.TransferService/Transfer"
 WAITING_MAX = 8  # parts of a quarter of a megabyte
+PART_BYTES_MAX = 256 << 20  # one that is a single long row, or has all repairs, is longer than gRPC lets in otherwise
 
 _PUT_S = 0.2  # how often a full queue is looked at for whether anybody wants more
 
@@ -45,10 +46,11 @@ class GrpcParts:
     ) -> None:
         self._parts: queue.Queue[TransferResponse | TransferFailed] = queue.Queue(WAITING_MAX)
         self._is_closed = False
+        options = (*CHANNEL_OPTIONS, ("grpc.max_receive_message_length", PART_BYTES_MAX))
         if credentials is None:
-            self._channel = grpc.insecure_channel(holder.endpoint, options=CHANNEL_OPTIONS)
+            self._channel = grpc.insecure_channel(holder.endpoint, options=options)
         else:
-            self._channel = grpc.secure_channel(holder.endpoint, credentials, options=CHANNEL_OPTIONS)
+            self._channel = grpc.secure_channel(holder.endpoint, credentials, options=options)
         method: Any = self._channel.unary_stream(TRANSFER_PATH, None, None)
         self._call: Any = method(request.SerializeToString(), metadata=((FORWARDED, token),))
         threading.Thread(target=self._receive, name="transfer", daemon=True).start()

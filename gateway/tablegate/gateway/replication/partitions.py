@@ -418,8 +418,10 @@ class GenerationReplica:
     def _open_transferred(self, partition: Partition, incarnation_id: int) -> None:
         """Follow a partition on from where the rows are that another gateway gave, if the changelog has that place."""
         transferred, facts = self.transfers.ended[partition], self.facts
-        first, end = transferred.first, transferred.end
-        if first.next_offset < facts.start_offsets[partition] or end.next_offset > facts.end_offsets[partition]:
+        first, end, log_end = transferred.first, transferred.end, facts.end_offsets[partition]
+        # Who gave them may have been away for longer than tombstones are kept, and not know it yet.
+        is_old = first.next_offset < log_end and is_too_old(first.as_of_ms, facts, now_ms=self._clock.now_ms())
+        if first.next_offset < facts.start_offsets[partition] or end.next_offset > log_end or is_old:
             self._drop_transferred(partition)
             return
         first = replace(first, incarnation_id=incarnation_id)
@@ -592,7 +594,8 @@ class GenerationReplica:
 
     def open_pending(self, facts: TopicFacts) -> list[Partition]:
         """Follow what was asked for, by a description of the topic since; return those partitions."""
-        gained = sorted(self._asked & self.pending)
+        # One that was unassigned and assigned again meanwhile may have rows of a transfer, and waits for their removal.
+        gained = sorted((self._asked & self.pending) - self._unclean)
         self._asked = frozenset()
         if gained:
             self.facts = facts

@@ -370,6 +370,7 @@ class Replicator:
                 extra={"table": name},
             )
         for generation in table.generations.followed():
+            generation.transfers.stop_all()  # who sends would wait for ever, and so would what receives
             for replica in generation.replicas:
                 generation.log.unfollow(replica.topic_partition)
         self._followed, self._has_news = None, True
