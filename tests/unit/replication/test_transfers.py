@@ -9,7 +9,7 @@ from tablegate.gateway.cluster.assignment import Holder, SoleGateway, TransferFa
 from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.query.errors import ForeignForward, PartitionUnavailable, QueryError
-from tablegate.gateway.replication.transfers import SILENT_S, IncomingParts, TransferClient, Transfers
+from tablegate.gateway.replication.transfers import PARTS_AT_ONCE, SILENT_S, IncomingParts, TransferClient, Transfers
 from tablegate.gateway.stores.base import Phase, StoreFull
 from tablegate.gateway.stores.lmdb import layout
 from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
@@ -153,6 +153,36 @@ def test_a_full_disk_of_one_partition_hides_no_failure_of_another() -> None:
     with pytest.raises(StoreFull):
         of.step()
     assert (of.failed, of.is_under_way) == ({Partition(0)}, True)
+
+
+def test_a_disk_that_stays_full_fills_no_memory() -> None:
+    world, first, transfers = world_of_one()
+    world.job.put(range(1_000, 1_500))
+    for _ in range(20):
+        world.step(first)
+    free_bytes = 0
+    store = MemoryStore(free_bytes=lambda: free_bytes)
+    of = Transfers(
+        transfers,
+        table=catalogue_of().tables["ratings"],
+        manifest=first.state().manifest,
+        store=store,
+        store_id=store.new_store_id(),
+        assignment=OneHolder(),
+        clock=world.clock,
+        asked={},
+        offsets_min=1,
+    )
+    of.begin(iter([Partition(0)]))
+    for _ in range(50):
+        with pytest.raises(StoreFull):
+            of.step()
+        world.clock.passed_s += 1
+    assert transfers.parts <= PARTS_AT_ONCE
+    free_bytes = 1 << 40
+    while of.is_under_way:
+        of.step()
+    assert (set(of.ended), of.failed) == ({Partition(0)}, set())
 
 
 class FirstFails(TransferClient):

@@ -77,7 +77,9 @@ class _Transfer:
     def step(self, store: StoreWriter, store_id: StoreId, partition: Partition, now_s: float) -> None:
         """Store what has come; raise `TransferFailed`, or what the store raises: then it is stored the next time."""
         rows, self._refused = self._refused, StoredRows([], [])
-        for _ in range(PARTS_AT_ONCE):
+        if rows.keys:  # no more are taken into memory, and who sends them waits
+            self._heard_s = now_s
+        for _ in range(0 if rows.keys else PARTS_AT_ONCE):
             part = self._parts.next() if self.last is None else None
             if part is None:
                 break
