@@ -1,6 +1,7 @@
 """Rows of a partition that come from another gateway, in place of the changelog's start."""
 
 from collections.abc import Sequence
+from struct import pack
 
 import pytest
 from typing_extensions import override
@@ -120,9 +121,43 @@ def damage_the_position(number: int, part: TransferResponse) -> TransferResponse
     return TransferResponse(first_position=b"x") if number == 1 else part
 
 
+def repeat_a_key(_: int, part: TransferResponse) -> TransferResponse:
+    if not part.keys:
+        return part
+    return TransferResponse(
+        keys=2 * part.keys,
+        key_lengths=2 * part.key_lengths,
+        values=2 * part.values,
+        value_lengths=2 * part.value_lengths,
+    )
+
+
+def send_no_row(_: int, part: TransferResponse) -> TransferResponse:
+    return TransferResponse(key_lengths=pack("<I", 8), keys=bytes(8), value_lengths=bytes(4)) if part.keys else part
+
+
+def send_a_long_key(_: int, part: TransferResponse) -> TransferResponse:
+    if not part.keys:
+        return part
+    return TransferResponse(
+        key_lengths=pack("<I", 600), keys=bytes(600), value_lengths=pack("<I", 40), values=bytes(40)
+    )
+
+
 @pytest.mark.parametrize(
     "tamper",
-    [cut, change_a_row, leave_a_part_out, repeat_the_first, damage_the_position, cut_lengths, leave_bytes_out],
+    [
+        cut,
+        change_a_row,
+        leave_a_part_out,
+        repeat_the_first,
+        damage_the_position,
+        cut_lengths,
+        leave_bytes_out,
+        repeat_a_key,
+        send_no_row,
+        send_a_long_key,
+    ],
     ids=lambda each: each.__name__,
 )
 def test_rows_that_are_cut_or_damaged_are_thrown_away(tamper) -> None:  # type: ignore[no-untyped-def]
@@ -133,6 +168,16 @@ def test_rows_that_are_cut_or_damaged_are_thrown_away(tamper) -> None:  # type: 
     assert rows(second) == rows(first)
     assert transfers.asked == ["gw-0"] * PARTITIONS, "each gateway is asked once"
     assert transfers.closed == PARTITIONS
+
+
+def test_keys_that_are_not_in_order_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """LMDB would leave out a key that is put behind a higher one, without a word."""
+    world, first, transfers = world_of_one()
+    transfers.tamper = repeat_a_key
+    second = world.join()
+    world.settle()
+    assert "its keys are not in order" in caplog.text
+    assert rows(second) == rows(first)
 
 
 def test_a_full_disk_of_one_partition_hides_no_failure_of_another() -> None:

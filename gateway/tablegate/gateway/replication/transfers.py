@@ -18,11 +18,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import accumulate, pairwise
+from operator import ge
 from typing import Protocol
 
 from tablegate.gateway.cluster.assignment import Assignment, Holder, TransferFailed
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.foreign.topics import rows_digest
+from tablegate.gateway.contract.keys import KEY_BYTES_MAX
 from tablegate.gateway.contract.lineage import Place, place_at
 from tablegate.gateway.contract.types import Offset, Partition, StoreId, Version
 from tablegate.gateway.kafka.log import Clock
@@ -70,6 +72,7 @@ class _Transfer:
         self._digest = sha256()
         self._heard_s = self.begun_s = now_s
         self._refused = StoredRows([], [])  # by a full store
+        self._last_key = b""
 
     def close(self) -> None:
         self._parts.close()
@@ -114,6 +117,14 @@ class _Transfer:
         some = StoredRows(_split(part.key_lengths, keys), _split(part.value_lengths, values))
         if len(some.keys) != len(some.values):
             raise TransferFailed("it has not as many values as keys")
+        if not some.keys:
+            raise TransferFailed("a part of it is empty")
+        # The store puts keys behind those before them, and would lose one that is not.
+        if some.keys[0] <= self._last_key or any(map(ge, some.keys, some.keys[1:])):
+            raise TransferFailed("its keys are not in order")
+        if min(map(len, some.values)) < layout.ROW_AT or max(map(len, some.keys)) > KEY_BYTES_MAX:
+            raise TransferFailed("it has what is no row")
+        self._last_key = some.keys[-1]
         rows.keys.extend(some.keys)
         rows.values.extend(some.values)
         self.rows += len(some.keys)
