@@ -16,7 +16,7 @@ from tests.kit.programs.redis import RedisNodeServers, RedisServer, needs_redis
 from tests.kit.store.batches import ID, P0, apply_batches, expected_rows, rows_of
 from tests.kit.store.changes import change, position
 
-pytestmark = needs_redis
+pytestmark = [needs_redis, pytest.mark.tools]
 
 PARTITIONS = 12
 

@@ -23,7 +23,7 @@ from tests.kit.store.changes import change, position
 from tests.kit.store.crash_writer import KEYS, batch_of
 from tests.kit.store.redis_world import Gateways, Losses
 
-pytestmark = needs_redis
+pytestmark = [needs_redis, pytest.mark.tools]
 
 STEPS = 250
 BATCHES = 150

@@ -131,17 +131,20 @@ def _fires(directory: Path, series: Mapping[str, str], counts: Mapping[str, int]
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.tools
 @needs_promtool
 def test_nothing_fires_where_all_is_well(tmp_path: Path) -> None:
     _fires(tmp_path, HEALTHY, dict.fromkeys(RULES, 0))
 
 
+@pytest.mark.tools
 @needs_promtool
 @pytest.mark.parametrize(("name", "changed"), UNHEALTHY, ids=[name for name, _ in UNHEALTHY])
 def test_an_alert_fires_alone(tmp_path: Path, name: str, changed: Mapping[str, str]) -> None:
     _fires(tmp_path, {**HEALTHY, **changed}, {rule: int(rule == name) for rule in RULES})
 
 
+@pytest.mark.tools
 @needs_promtool
 def test_expressions_of_dashboards_are_promql(tmp_path: Path) -> None:
     rules = [

@@ -119,6 +119,7 @@ def test_all_that_http1_holds_counts_until_it_ends(kept: tuple[bytes, int]) -> N
     asyncio.run(run())
 
 
+@pytest.mark.tools
 def test_windows_stay_shut_while_others_need_the_room() -> None:
     async def run() -> None:
         async with served_http2(2_000_000, memory=LIMITS) as server:

@@ -121,6 +121,14 @@ def damage_the_position(number: int, part: TransferResponse) -> TransferResponse
     return TransferResponse(first_position=b"x") if number == 1 else part
 
 
+def send_another_kind(number: int, part: TransferResponse) -> TransferResponse:
+    """Neither a row nor a tombstone."""
+    at = layout.KIND_AT
+    if part.values:
+        part.values = part.values[:at] + b"\x07" + part.values[at + 1 :]
+    return part
+
+
 def repeat_a_key(_: int, part: TransferResponse) -> TransferResponse:
     if not part.keys:
         return part
@@ -157,6 +165,7 @@ def send_a_long_key(_: int, part: TransferResponse) -> TransferResponse:
         repeat_a_key,
         send_no_row,
         send_a_long_key,
+        send_another_kind,
     ],
     ids=lambda each: each.__name__,
 )

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import accumulate, pairwise
-from operator import ge
+from operator import ge, itemgetter
 from typing import Protocol
 
 from tablegate.gateway.cluster.assignment import Assignment, Holder, TransferFailed
@@ -38,6 +38,9 @@ AT_ONCE = 2  # partitions of a table: more would only share the same network and
 PARTS_AT_ONCE = 4  # stored between two fetches: as many rows as of a restore
 SILENT_S = 10.0  # without a part: the other gateway hangs
 ASK_AGAIN_S = 60.0  # a gateway for a partition: what it gave may have been of no use
+
+_KINDS = frozenset((layout.IS_ROW, layout.IS_TOMBSTONE))
+_kind = itemgetter(layout.KIND_AT)
 
 _logger = logging.getLogger("tablegate.gateway.replication")
 
@@ -122,7 +125,8 @@ class _Transfer:
         # The store puts keys behind those before them, and would lose one that is not.
         if some.keys[0] <= self._last_key or any(map(ge, some.keys, some.keys[1:])):
             raise TransferFailed("its keys are not in order")
-        if min(map(len, some.values)) < layout.ROW_AT or max(map(len, some.keys)) > KEY_BYTES_MAX:
+        is_short = min(map(len, some.values)) < layout.ROW_AT
+        if is_short or max(map(len, some.keys)) > KEY_BYTES_MAX or not _KINDS.issuperset(map(_kind, some.values)):
             raise TransferFailed("it has what is no row")
         self._last_key = some.keys[-1]
         rows.keys.extend(some.keys)
