@@ -79,6 +79,16 @@ def test_rows_are_as_fresh_as_reads_ask_for(orders: Orders) -> None:
     assert orders.refused("o-4", at_least_source=other) is grpc.StatusCode.INVALID_ARGUMENT
 
 
+def test_it_takes_python_processes_alone(orders: Orders) -> None:
+    gateway = orders.tables.gateway
+    assert gateway.process is not None
+    pids = [gateway.process.pid, *gateway.children()]
+    programs = {Path(f"/proc/{pid}/exe").resolve().name for pid in pids}
+    assert len(pids) == 3
+    assert all(name.startswith("python") for name in programs), "no Spark, no Java"
+    assert not any(gateway.children(pid) for pid in pids[1:])
+
+
 def test_bad_records_are_counted_and_nothing_else(orders: Orders) -> None:
     orders.put("o-4", b"{")
     orders.put("o-5", b'{"quantity": "some"}')
