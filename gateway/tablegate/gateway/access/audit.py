@@ -2,9 +2,8 @@
 
 It never has rows, values of requests or credentials. Lines wait in a buffer; `flush` writes them, on a timer. What
 cannot be written stops no call: it waits until the buffer is full, then it is left out, and counted in the log. That
-goes for a full disk, and for a pipe whose reader stands still. Nor may
-whoever shows no credential fill the disk: of calls that nobody is known to have made, each second has so many lines,
-and one that counts the others.
+goes for a full disk, and for a pipe whose reader stands still. Nor may whoever shows no credential fill the disk: of
+calls that nobody is known to have made, each second has so many lines, and one that counts the others.
 
     [audit]
     file = "audit.log"      # "-" is stderr

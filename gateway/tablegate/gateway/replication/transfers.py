@@ -85,14 +85,8 @@ class _Transfer:
         rows, self._refused = self._refused, StoredRows([], [])
         if rows.keys:  # no more are taken into memory, and who sends them waits
             self._heard_s = now_s
-        for _ in range(0 if rows.keys else PARTS_AT_ONCE):
-            part = self._parts.next() if self.last is None else None
-            if part is None:
-                break
-            self._heard_s = now_s
-            self._receive(part, rows)
-        if self.last is None and now_s > self._heard_s + SILENT_S:
-            raise TransferFailed("it does not go on")
+        else:
+            self._receive_some(rows, now_s)
         if rows.keys:
             assert self.first is not None  # else no row was received
             try:
@@ -100,6 +94,16 @@ class _Transfer:
             except BaseException:
                 self._refused = rows
                 raise
+
+    def _receive_some(self, rows: StoredRows, now_s: float) -> None:
+        """Add the rows of the parts that have come; raise `TransferFailed` where none has come for too long."""
+        for _ in range(PARTS_AT_ONCE):
+            if self.last is not None or (part := self._parts.next()) is None:
+                break
+            self._heard_s = now_s
+            self._receive(part, rows)
+        if self.last is None and now_s > self._heard_s + SILENT_S:
+            raise TransferFailed("it does not go on")
 
     def _receive(self, part: TransferResponse, rows: StoredRows) -> None:
         """Add the rows of a part, or note what else it says."""

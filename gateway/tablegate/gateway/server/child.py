@@ -25,6 +25,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from tablegate.gateway.cluster.membership import Membership
 
 if TYPE_CHECKING:
+    from tablegate.gateway.cluster.peers import Credentials
+    from tablegate.gateway.contract.tokens import TokenSigner
     from tablegate.gateway.http.tls import TlsFiles
 
 WORKER = "worker"
@@ -110,6 +112,29 @@ class ChildConfig:
             return None
         certificate, key, client_ca = self.tls
         return TlsFiles(Path(certificate), Path(key), None if client_ca is None else Path(client_ca))
+
+    @property
+    def token_signer(self) -> "TokenSigner":
+        """Return what signs and opens the tokens of this gateway, and of others with the same keys."""
+        from tablegate.gateway.contract.tokens import TokenSigner
+
+        return TokenSigner([bytes.fromhex(key) for key in self.token_keys])
+
+    @property
+    def credentials(self) -> "Credentials | None":
+        """Return how the gateway shows itself to others: as to its clients, as they are the same port; None: plaintext.
+
+        Read from the files anew each time.
+        """
+        from tablegate.gateway.cluster.peers import Credentials
+
+        tls = self.tls_files
+        return None if tls is None else Credentials(tls.certificate, tls.key, tls.client_ca)
+
+    @property
+    def transfers_rows(self) -> bool:
+        """Return whether there are other gateways, with stores of their own, that rows come from and go to."""
+        return self.membership is not None and self.store_url is None
 
     @property
     def log_path(self) -> Path | None:

@@ -23,8 +23,7 @@ from tablegate.gateway.cluster.gateways_topic import NameInUse
 from tablegate.gateway.cluster.membership import Membership, own_id
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Catalogue
-from tablegate.gateway.contract.msk import TOKEN_OPTION
-from tablegate.gateway.contract.msk import TokenSigner as MskTokenSigner
+from tablegate.gateway.contract.msk import TOKEN_OPTION, TokenSigner
 from tablegate.gateway.kafka.client import KafkaEnds, KafkaLog
 from tablegate.gateway.kafka.fresh_options import FreshOptions
 from tablegate.gateway.kafka.log import LogUnavailable, SystemClock
@@ -191,25 +190,21 @@ def _beat(config: ChildConfig) -> Callable[[], None]:
 
 
 def _transfers(config: ChildConfig) -> TransferClient | None:
-    """Return by what other gateways are asked for rows: where there are some, with stores of their own."""
-    if config.membership is None or config.store_url is not None:
+    """Return by what other gateways are asked for rows; None where none is."""
+    if not config.transfers_rows:
         return None
     # What asks other gateways is imported where there are any: it would be a fifth of this process.
     from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
-    from tablegate.gateway.cluster.peers import Credentials
     from tablegate.gateway.cluster.transfers import GrpcTransfers
-    from tablegate.gateway.contract.tokens import TokenSigner
 
-    signer = ForwardTokenSigner(TokenSigner([bytes.fromhex(key) for key in config.token_keys]), SystemClock().now_ms)
-    tls = config.tls_files
-    return GrpcTransfers(signer.sign, None if tls is None else Credentials(tls.certificate, tls.key, tls.client_ca))
+    return GrpcTransfers(ForwardTokenSigner(config.token_signer, SystemClock().now_ms).sign, config.credentials)
 
 
 def replicator_main(config: ChildConfig) -> None:
     """Follow the changelogs until SIGTERM."""
     kafka_options = FreshOptions(config.kafka_options, config.kafka_secret_files)
     if config.kafka_aws_region is not None:
-        kafka_options = kafka_options.also({TOKEN_OPTION: MskTokenSigner(config.kafka_aws_region)})
+        kafka_options = kafka_options.also({TOKEN_OPTION: TokenSigner(config.kafka_aws_region)})
     replicator_config = ReplicatorConfig(
         files=config.files,
         store=Path(config.store),

@@ -31,10 +31,9 @@ from tablegate.gateway.access.principal import AccessFileError
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.membership import own_id
-from tablegate.gateway.cluster.peers import Credentials, GrpcForwarder
+from tablegate.gateway.cluster.peers import GrpcForwarder
 from tablegate.gateway.cluster.scatter import Router
 from tablegate.gateway.contract.binder.binder import bind
-from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.server import Guarded, HttpServer, WebProtocol, web_protocols
 from tablegate.gateway.http.tls import TlsError
@@ -79,12 +78,6 @@ def worker_main(config: ChildConfig) -> None:
         sys.exit(1)
 
 
-def _credentials(config: ChildConfig) -> Credentials | None:
-    """Return how the gateway shows itself to others: as to its clients, as they are the same port; None: plaintext."""
-    tls = config.tls_files
-    return None if tls is None else Credentials(tls.certificate, tls.key, tls.client_ca)
-
-
 class _Worker:
     """The parts of a worker, joined."""
 
@@ -99,11 +92,11 @@ class _Worker:
         self._notifier = Notifier()
         pipes = [WorkerEnd(fd, self._notifier) for fd in config.pipe_fds]  # none where no replicator is
         self._pipe = pipes[0] if pipes else None
-        signer = TokenSigner([bytes.fromhex(key) for key in config.token_keys])
+        signer = config.token_signer
         self._directory = Directory()  # empty where it stands alone
         self._router: Router | None = None
         if config.membership is not None:
-            forwarder = GrpcForwarder(ForwardTokenSigner(signer, wall_clock_ms).sign, _credentials(config))
+            forwarder = GrpcForwarder(ForwardTokenSigner(signer, wall_clock_ms).sign, config.credentials)
             self._router = Router(self._directory, forwarder)
             # The other gateways stand in the status. To hear of it by the notifier is sooner than by the timer, and a
             # switch of generations is a matter of moments.
@@ -113,12 +106,11 @@ class _Worker:
             **status_methods(self._store, is_late=lambda: self._beat.is_late),
             **metadata_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
         }
-        is_transferred = config.membership is not None and config.store_url is None
         has_admin = config.admin_address is not None
         methods = {
             **query_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
             **own_methods,
-            **(transfer_methods(catalogue, self._store, signer, self._notifier) if is_transferred else {}),
+            **(transfer_methods(catalogue, self._store, signer, self._notifier) if config.transfers_rows else {}),
             **(moved_methods() if has_admin else {}),
             **(reflection_methods(catalogue) if config.reflection else {}),
         }
