@@ -17,6 +17,7 @@ def _sources() -> Mapping[str, Source]:
     return {path.removeprefix("tests/"): source for path, source in sources().items() if path.startswith("tests/")}
 
 
+@pytest.mark.tools
 def test_what_tests_share_is_in_the_kit() -> None:
     found = []
     for path, source in _sources().items():

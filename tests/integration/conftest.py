@@ -50,7 +50,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of a module's jobs in this process."""
     directory = tmp_path_factory.mktemp("spark")
-    with spark_session("tests", master="local[4]", checkpoints=str(directory), spark_log=directory / "log") as session:
+    # Slots for a table in Real-time Mode with two partitions here and there, and two for micro-batches beside it.
+    with spark_session("tests", master="local[6]", checkpoints=str(directory), spark_log=directory / "log") as session:
         yield session
 
 

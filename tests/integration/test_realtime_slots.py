@@ -1,24 +1,29 @@
 """Real-time Mode beside micro-batches, which take slots and give them back."""
 
-from contextlib import suppress
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread, StatusTracker
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
 from tablegate.examples.demo.kafka import Broker
 from tablegate.jobs.dataflow.sources import KafkaReader
+from tablegate.jobs.planning.options import Options
 from tablegate.jobs.running.session import spark_session
+from tests.kit.job.counting_job import JobInProcess, Written, orders, write_job, written
 from tests.kit.job.process import wait_until
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
 
 pytestmark = pytest.mark.jvm
 
 SLOTS = 3  # one for the source's partition, one for the shuffle's, one for others
-HELD = "held"
+BUSY = "busy"
 
 
 def test_realtime_batch_waits_for_slots_that_others_have(broker: Broker, tmp_path: Path) -> None:
@@ -28,39 +33,80 @@ def test_realtime_batch_waits_for_slots_that_others_have(broker: Broker, tmp_pat
         "slots", master=f"local[{SLOTS}]", checkpoints=str(tmp_path), spark_log=tmp_path / "spark.log"
     ) as spark:
         spark.conf.set("spark.sql.shuffle.partitions", 1)
-        context = spark.sparkContext
+        tracker = spark.sparkContext.statusTracker()
+        with _busy_slots(spark, SLOTS):
+            records = KafkaReader(spark, broker.bootstrap).stream(source, batched=False, starting_offsets="earliest")
+            counts = records.groupBy("key").count().select("key", sql.expr("CAST(`count` AS STRING) AS value"))
+            query = (
+                counts.writeStream.format("kafka")
+                .option("kafka.bootstrap.servers", broker.bootstrap)
+                .option("topic", out)
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .outputMode("update")
+                .trigger(realTime="5 seconds")
+                .start()
+            )
+            try:
+                wait_until("a job of the query", lambda: len(tracker.getActiveJobsIds()) > 1 or not query.isActive)
+                assert query.exception() is None
+                spark.sparkContext.cancelJobGroup(BUSY)
+                wait_until("a row", lambda: bool(consume(broker.bootstrap, out)) or not query.isActive)
+                assert query.exception() is None
+                assert [(record.key, record.value) for record in consume(broker.bootstrap, out)] == [(b"a", b"1")]
+            finally:
+                query.stop()
 
-        def hold() -> None:
-            context.setJobGroup(HELD, "takes every slot", interruptOnCancel=True)
-            sleeping = sql.expr("java_method('java.lang.Thread', 'sleep', 600000L)")
-            with suppress(Py4JError, PySparkException):  # it is cancelled
-                spark.range(0, SLOTS, 1, SLOTS).select(sleeping).collect()
 
-        holder = InheritableThread(target=hold, daemon=True)
-        holder.start()
-        tracker = context.statusTracker()
-        wait_until("tasks in every slot", lambda: _active_tasks(tracker) == SLOTS)
-        records = KafkaReader(spark, broker.bootstrap).stream(source, batched=False, starting_offsets="earliest")
-        counts = records.groupBy("key").count().select("key", sql.expr("CAST(`count` AS STRING) AS value"))
-        query = (
-            counts.writeStream.format("kafka")
-            .option("kafka.bootstrap.servers", broker.bootstrap)
-            .option("topic", out)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .outputMode("update")
-            .trigger(realTime="5 seconds")
-            .start()
-        )
-        try:
-            wait_until("a job of the query", lambda: len(tracker.getActiveJobsIds()) > 1 or not query.isActive)
-            assert query.exception() is None
-            context.cancelJobGroup(HELD)
-            wait_until("a row", lambda: bool(consume(broker.bootstrap, out)) or not query.isActive)
-            assert query.exception() is None
-            assert [(record.key, record.value) for record in consume(broker.bootstrap, out)] == [(b"a", b"1")]
-        finally:
-            query.stop()
-            context.cancelJobGroup(HELD)
+def test_a_batch_that_never_ends_is_begun_again(
+    broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = new_topic(broker.bootstrap)
+    job = write_job(tmp_path, "never_ends", topic, more="mode=Mode.REALTIME")
+    produce(broker.bootstrap, topic, orders("ann", 3))
+    checkpoints = str(tmp_path / "checkpoints")
+    options = Options(bootstrap=broker.bootstrap, checkpoints=checkpoints, partition_count=1)
+    with (
+        spark_session("slots", master=f"local[{SLOTS}]", checkpoints=checkpoints, spark_log=tmp_path / "log") as spark,
+        _busy_slots(spark, SLOTS - 1),  # who reads has no slot, so who writes waits for it
+        JobInProcess(spark, job, options, stalled_s=1.0) as running,
+    ):
+        logged = ""
+
+        def is_begun_again() -> bool:
+            nonlocal logged
+            running.table.poll()
+            logged += capsys.readouterr().out
+            return '"stalled"' in logged
+
+        wait_until("a new start of the query", is_begun_again)
+        spark.sparkContext.cancelJobGroup(BUSY)
+        running.run_until_read(topic, 3)
+    events = {event["event"]: event for event in map(json.loads, logged.splitlines())}
+    assert "has not ended after" in events["stalled"]["reason"]
+    tasks = " ".join(events["stuck_tasks"]["tasks"])
+    assert "StreamingShuffleWriter" in tasks
+    assert "java.lang.Thread.sleep" in tasks
+    assert written(broker.bootstrap, job)[-1] == Written("ann", 3, 3, 0.0, run=0)
+
+
+@contextmanager
+def _busy_slots(spark: SparkSession, slots: int) -> Iterator[None]:
+    """Have tasks in so many slots, until the job group `BUSY` is cancelled."""
+    context = spark.sparkContext
+
+    def hold() -> None:
+        context.setJobGroup(BUSY, "takes slots", interruptOnCancel=True)
+        sleeping = sql.expr("java_method('java.lang.Thread', 'sleep', 600000L)")
+        with suppress(Py4JError, PySparkException):  # it is cancelled
+            spark.range(0, slots, 1, slots).select(sleeping).collect()
+
+    holder = InheritableThread(target=hold, daemon=True)
+    holder.start()
+    try:
+        wait_until("tasks in the slots", lambda: _active_tasks(context.statusTracker()) == slots)
+        yield
+    finally:
+        context.cancelJobGroup(BUSY)
         holder.join()
 
 

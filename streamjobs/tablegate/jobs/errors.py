@@ -39,6 +39,13 @@ class ShuffleBroken(Exception):
         return cls(reason) if re.search(r"\bshuffle writer \d+", reason) else None
 
 
+class QueryStalled(Exception):
+    """A batch in Real-time Mode does not end. The job starts the query again.
+
+    Its tasks wait for each other: for a slot that nobody gives back, for one that has ended.
+    """
+
+
 class CheckpointConflict(Exception):
     """Another job has written to a query's checkpoint: one that was frozen, and wakes. The job starts the query again.
 

@@ -12,6 +12,7 @@ from tablegate.gateway.contract.types import RUN_HEADER, VERSION_HEADER, Version
 from tablegate.jobs.planning.declarations import load_contract, load_table
 from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import make_plan
+from tablegate.jobs.running.queries import STALLED_S
 from tablegate.jobs.running.running_table import RunningTable
 from tests.kit.job.process import wait_until
 from tests.kit.programs.kafka import NewRecord, RawRecord, consume
@@ -120,9 +121,10 @@ class JobInProcess:
         *,
         generation: int | None = None,
         is_rebuild: bool = False,
+        stalled_s: float = STALLED_S,
     ) -> None:
         plan = make_plan(load_table(job), options, generation=generation)
-        self.table = RunningTable(spark, plan, options, is_rebuild=is_rebuild)
+        self.table = RunningTable(spark, plan, options, is_rebuild=is_rebuild, stalled_s=stalled_s)
 
     def __enter__(self) -> "JobInProcess":
         return self

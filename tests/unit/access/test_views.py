@@ -23,6 +23,8 @@ from tests.kit.gateways_in_process.tenants import (
 )
 from tests.kit.seeds import seeds
 
+pytestmark = pytest.mark.tools
+
 PAIRS = 100  # of a principal and a query, for each seed and table
 
 

@@ -28,6 +28,8 @@ from tests.kit.programs.machine import NoSmallDisk, small_disk
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import RATINGS, SIGNER, catalogue_of, rating, ratings_table
 
+pytestmark = pytest.mark.tools
+
 ROWS = 120
 
 

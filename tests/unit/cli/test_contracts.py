@@ -28,6 +28,8 @@ from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import ROOT, SIGNER, FilledTable, catalogue_of
 
+pytestmark = pytest.mark.tools
+
 GOLDEN = Path(__file__).parent / "contracts"
 ORDER = """syntax = "proto3";
 
@@ -105,7 +107,6 @@ def test_what_is_written_from_a_schema(tmp_path: Path, pytestconfig: pytest.Conf
     assert path.read_text() == golden.read_text()
 
 
-@pytest.mark.tools
 @pytest.mark.parametrize("golden", sorted(path.name for path in GOLDEN.glob("*.proto")))
 def test_buf_has_nothing_to_say(golden: str, tmp_path: Path) -> None:
     path = tmp_path / "shop/v1/orders.proto"

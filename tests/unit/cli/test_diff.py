@@ -36,6 +36,8 @@ from tests.kit.replication.replicator import START_MS, FakeClock, Gateway, Job
 from tests.kit.table.accounts import ACCOUNTS
 from tests.kit.table.contracts import bind_sources, edited
 
+pytestmark = pytest.mark.tools
+
 THING = """syntax = "proto3";
 package shop.v1;
 import "tablegate/v1/options.proto";

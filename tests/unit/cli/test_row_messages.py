@@ -21,6 +21,8 @@ from tests.kit.command_line import COMMAND
 from tests.kit.programs.listed_registry import ListedRegistry
 from tests.kit.table.contracts import edited
 
+pytestmark = pytest.mark.tools
+
 OTHER = """syntax = "proto3";
 package other.v1;
 import "google/protobuf/timestamp.proto";

@@ -23,6 +23,8 @@ from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, FilledTable, catalogue_of, rating
 
+pytestmark = pytest.mark.tools
+
 ROWS = 2_000
 WAIT_S = 30
 REQUEST = TransferRequest(

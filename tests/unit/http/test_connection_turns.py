@@ -19,6 +19,8 @@ from tests.kit.http.h2 import served as served_http2
 from tests.kit.http.http1 import until
 from tests.kit.http.listening import GET, served
 
+pytestmark = pytest.mark.tools
+
 
 class Busy:
     """A connection that always has something to serve, each time for so long; `log` notes whose turn it was."""

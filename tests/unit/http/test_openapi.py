@@ -18,6 +18,8 @@ from tests.kit.gateways_in_process.web import WebClient
 from tests.kit.table.contracts import VISITS, bind_visits
 from tests.kit.table.filled import RATINGS, ROOT, catalogue_of
 
+pytestmark = pytest.mark.tools
+
 validation = pytest.importorskip("openapi_spec_validator", reason="openapi-spec-validator is not installed")
 schemas = pytest.importorskip("openapi_schema_validator")
 

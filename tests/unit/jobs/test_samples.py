@@ -31,6 +31,8 @@ from tablegate.examples.tables.reward_points import POS_INVOICE_SCHEMA
 from tablegate.gateway.contract.registry_settings import RegistrySettings
 from tablegate.jobs.jars import SetupError
 
+pytestmark = pytest.mark.tools
+
 SYSTEMS = [ratings, balances, customers, browsers, invoices, stocks, products]
 AVRO = {
     "ratings": {1: RATING_SCHEMA},

@@ -13,6 +13,8 @@ from tests.kit.gateways_in_process.cluster import ALONE, GrpcCluster, Placement
 from tests.kit.seeds import examples
 from tests.kit.table.filled import rating
 
+pytestmark = pytest.mark.tools
+
 SPREADS: tuple[Placement, ...] = (
     {"a": [0, 1], "b": [2, 3], "c": [4, 5]},
     {"a": [0, 1, 2, 3], "b": [2, 3, 4, 5], "c": [4, 5, 0, 1]},

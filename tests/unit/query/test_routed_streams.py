@@ -12,6 +12,8 @@ from tests.kit.call.subscribing import Copy, options
 from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_TWO, GrpcCluster
 from tests.kit.table.filled import rating
 
+pytestmark = pytest.mark.tools
+
 ROWS = 6_000
 QUICK: dict[str, Any] = {"progress_interval": {"nanos": 100_000_000}}
 

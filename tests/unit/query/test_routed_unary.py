@@ -21,6 +21,8 @@ from tests.kit.gateways_in_process.answers import MARK, ROWS, failure, opened, r
 from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_ONE, EACH_ON_TWO, GrpcCluster, movie_of
 from tests.kit.table.filled import SIGNER, rating
 
+pytestmark = pytest.mark.tools
+
 
 @pytest.fixture
 def cluster() -> Iterator[GrpcCluster]:

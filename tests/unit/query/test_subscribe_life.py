@@ -313,6 +313,7 @@ def test_a_long_burst_goes_on_by_itself(ratings: Ratings, writer: Writer) -> Non
     asyncio.run(talk())
 
 
+@pytest.mark.tools
 def test_what_was_taken_before_being_let_go_is_not_given_again() -> None:
     parcels = Parcels(0)
 

@@ -10,6 +10,8 @@ from tests.kit.replication.events import (
 from tests.kit.replication.replicators import SlowLog, World
 from tests.kit.seeds import seeds
 
+pytestmark = pytest.mark.tools
+
 
 def test_each_partition_has_its_replicas() -> None:
     world = World(1)

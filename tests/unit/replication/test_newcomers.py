@@ -15,6 +15,8 @@ from tablegate.v1.cluster_pb2 import GatewayRecord
 from tests.kit.replication.replicators import Member, SlowLog, World
 from tests.kit.seeds import seeds
 
+pytestmark = pytest.mark.tools
+
 
 def rebuilding(seed: int, *, gateways: int = 3, replicas: int = 2, lag: bool = True) -> World:
     """Return gateways that answer from generation 1, and may not from generation 2 yet."""

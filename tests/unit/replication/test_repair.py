@@ -13,6 +13,8 @@ from tests.kit.replication.replicators import World
 from tests.kit.replication.state_observer import StateObserver
 from tests.kit.store.memory import MemoryStore
 
+pytestmark = pytest.mark.tools
+
 GRACE_S = 12.0
 
 

@@ -214,6 +214,7 @@ def test_a_longer_retention_is_remembered_over_a_refusal(setup: Setup) -> None:
     assert setup.state().retention_us == DAY_S * 1_000_000
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("ahead_s", [9, 3_600, -3_600])
 def test_a_clock_that_is_wrong_for_a_while_loses_no_window(setup: Setup, restarted: bool, ahead_s: float) -> None:

@@ -18,7 +18,7 @@ from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.replicators import Member, World
 from tests.kit.seeds import seeds
 
-pytestmark = needs_redis
+pytestmark = [needs_redis, pytest.mark.tools]
 
 
 class SharedWorld(World):

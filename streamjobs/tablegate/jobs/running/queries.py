@@ -27,9 +27,10 @@ from tablegate.jobs import metrics
 from tablegate.jobs.dataflow import sink_records
 from tablegate.jobs.dataflow.frame_batches import output_mode_hint
 from tablegate.jobs.dataflow.frames import Frames
+from tablegate.jobs.dataflow.java_classes import java_class
 from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
 from tablegate.jobs.dataflow.sink_records import UnseenFields, ignored_kinds_of, null_columns, uncomputable
-from tablegate.jobs.errors import JobError
+from tablegate.jobs.errors import JobError, QueryStalled
 from tablegate.jobs.frame_table import FrameTable
 from tablegate.jobs.kafka.markers import Markers, source_offsets
 from tablegate.jobs.log import log
@@ -46,6 +47,9 @@ TABLE_QUERY = "table"
 UNSEEN_RECORDS = 1_000  # without a field, before its name is taken for wrong
 LOG_EVERY_S = 5.0
 LOG_IDLE_EVERY_S = 60.0
+STALLED_S = 120.0  # beyond the time of a batch in Real-time Mode, which needs a second to end
+TASK_FRAMES = 12  # of each, from the innermost on
+POLL_GAP_MAX_S = 5.0  # of a job that was not frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,17 @@ def start_history(frames: Frames, plan: Plan) -> StreamingQuery:
     Its records have no run, and so always count: whoever writes them writes the same.
     """
     return _Starter(frames.table.sparkSession, plan, run=None).start_table(frames.table, catch_up=True)
+
+
+def stuck_tasks(spark: SparkSession) -> list[str]:
+    """Return where each task of this process waits; none of a cluster, whose tasks are elsewhere."""
+    factory = java_class(spark.sparkContext, "java.lang.management.ManagementFactory")
+    threads = factory.getThreadMXBean().dumpAllThreads(False, False)
+    return [
+        f"{thread.getThreadName()}: {' < '.join(str(frame) for frame in list(thread.getStackTrace())[:TASK_FRAMES])}"
+        for thread in threads
+        if thread.getThreadName().startswith("Executor task launch worker for task")
+    ]
 
 
 def with_run(frames: Frames, plan: Plan, run: int) -> Frames:
@@ -268,10 +283,21 @@ class QueryMonitor:
     """Follows the queries of a table. One thread uses it."""
 
     def __init__(
-        self, plan: Plan, queries: RunningQueries, markers: Markers, dead_letters: DeadLetters, *, once: bool = False
+        self,
+        plan: Plan,
+        queries: RunningQueries,
+        markers: Markers,
+        dead_letters: DeadLetters,
+        *,
+        once: bool = False,
+        stalled_s: float = STALLED_S,
     ) -> None:
         self._plan = plan
         self._once = once
+        is_realtime = plan.mode is Mode.REALTIME and not queries.is_catching_up
+        self._stalled_s = plan.batch_s + stalled_s if is_realtime else math.inf
+        self._silent_s = 0.0  # since the newest report of the table's query
+        self._polled_at = time.monotonic()
         self._timers_s = _timers_s(plan)
         self._all = [_Progress(query) for query in queries.all]
         self._table, *self._outputs = self._all
@@ -301,7 +327,10 @@ class QueryMonitor:
         return self.batch_id >= 0 and (self.is_done or not self._table.has_new_data)
 
     def poll(self) -> None:
-        """Check the queries once, and publish a marker for a new batch; raise as `_Progress.check` does."""
+        """Check the queries once, and publish a marker for a new batch; raise as `_Progress.check` does.
+
+        Raise `QueryStalled` where a batch in Real-time Mode does not end.
+        """
         # Asked before the reports are read: those of a query that has ended are all there.
         self.has_caught_up = self._is_catching_up and self._table.has_ended
         has_ended = self._once and all(query.has_ended for query in self._all)
@@ -312,6 +341,7 @@ class QueryMonitor:
             # Only the newest: a marker says what all batches up to its own have done.
             self.next_offsets = self._markers.publish(reports[-1])
             self.batch_id = reports[-1]["batchId"]
+        self._check_progress(has_progress=bool(reports))
         for report in reports:
             self._dead_letters.add(report)
             self._unseen_fields.add(report)
@@ -331,6 +361,18 @@ class QueryMonitor:
                 log("uncomputable", table=self._plan.table.name, **output, records=lost)
         for query in self._all if self._once else ():
             query.stop_where_worked_off(self._timers_s)
+
+    def _check_progress(self, *, has_progress: bool) -> None:
+        """Raise `QueryStalled` where a batch in Real-time Mode, which ends by the clock, does not."""
+        now_s = time.monotonic()
+        elapsed_s, self._polled_at = now_s - self._polled_at, now_s
+        # While this process was frozen, nothing could be seen.
+        self._silent_s = 0.0 if has_progress else self._silent_s + min(elapsed_s, POLL_GAP_MAX_S)
+        if self._silent_s > self._stalled_s:
+            raise QueryStalled(
+                f"a batch of {self._plan.batch_s:g} s has not ended after {self._silent_s:.0f} s; give Spark a slot "
+                "for each partition of sources and of tables"
+            )
 
     def _measure(self, report: dict[str, Any]) -> None:
         table, state = self._plan.table.name, report["stateOperators"]

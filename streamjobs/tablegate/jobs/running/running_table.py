@@ -23,6 +23,7 @@ from tablegate.jobs.errors import (
     CheckpointConflict,
     JobError,
     PythonWorkerLate,
+    QueryStalled,
     ShuffleBroken,
     SourceLoss,
     UnknownSchema,
@@ -52,7 +53,16 @@ from tablegate.jobs.running.handover import (
 )
 from tablegate.jobs.running.history import is_unread, keep_histories, read_histories
 from tablegate.jobs.running.outputs import output_queries
-from tablegate.jobs.running.queries import TABLE_QUERY, QueryMonitor, RunningQueries, start, start_realtime, with_run
+from tablegate.jobs.running.queries import (
+    STALLED_S,
+    TABLE_QUERY,
+    QueryMonitor,
+    RunningQueries,
+    start,
+    start_realtime,
+    stuck_tasks,
+    with_run,
+)
 from tablegate.jobs.running.resuming import (
     as_offsets,
     check_begins,
@@ -78,6 +88,7 @@ class RunningTable:
 
     `is_rebuild`: this job builds the plan's generation until that is in place, and another job may keep the table.
     `declared` returns the declaration as it is now: a generation that another job has built continues with that one.
+    `stalled_s`: how long beyond its time a batch in Real-time Mode may take before the queries are started again.
     """
 
     def __init__(
@@ -89,6 +100,7 @@ class RunningTable:
         is_rebuild: bool,
         start: Start | None = None,
         declared: Callable[[], Declared] | None = None,
+        stalled_s: float = STALLED_S,
     ) -> None:
         self._spark = spark
         self._options = options
@@ -96,6 +108,7 @@ class RunningTable:
         self._start = start
         self._plan = plan
         self._declared = declared or (lambda: plan.table)
+        self._stalled_s = stalled_s
         self._admin = KafkaAdmin(options.bootstrap)
         self._restarts = 0  # after what passes, since the newest batch
         self._seen_schemas: dict[str, set[SchemaId]] = {}
@@ -224,10 +237,20 @@ class RunningTable:
             self._expiry = RowExpiry(session, plan, checkpoint, self._markers)
         self._dead_letters = DeadLetters(session, plan, checkpoint, source_admin(plan.bootstrap), committed or {})
         self._queries = start(self._frames, plan, outputs=outputs, catch_up=catch_up, once=self._options.once)
-        self._monitor = QueryMonitor(plan, self._queries, self._markers, self._dead_letters, once=self._options.once)
+        self._monitor = self._new_monitor(self._queries)
         self._sources = TopicWatch(source_admin(plan.bootstrap), [side.topic for side in plan.streamed.values()])
         if not catch_up:
             self._log_running(phase)
+
+    def _new_monitor(self, queries: RunningQueries) -> QueryMonitor:
+        return QueryMonitor(
+            self._plan,
+            queries,
+            self._markers,
+            self._dead_letters,
+            once=self._options.once,
+            stalled_s=self._stalled_s,
+        )
 
     def _finish_sweep(
         self, session: SparkSession, checkpoint: Checkpoint, phase: HandoverPhase, *, is_done: bool
@@ -302,6 +325,10 @@ class RunningTable:
             except ShuffleBroken as broken:
                 self._restart("shuffle_broken", f"{broken}; the log of Spark may say why a task has ended")
                 return
+            except QueryStalled as stalled:
+                log("stuck_tasks", table=self._plan.table.name, tasks=stuck_tasks(self._spark))
+                self._restart("stalled", str(stalled))
+                return
             except CheckpointConflict as conflict:
                 self._restart(
                     "checkpoint_conflict",
@@ -310,7 +337,7 @@ class RunningTable:
                 return
             if self._monitor.has_caught_up:
                 self._queries = start_realtime(self._frames, self._plan, self._queries)
-                self._monitor = QueryMonitor(self._plan, self._queries, self._markers, self._dead_letters)
+                self._monitor = self._new_monitor(self._queries)
                 self._log_running(self._handover.phase)
             self._advance(self._handover)
             if self._monitor.is_done:
