@@ -1,5 +1,6 @@
 """What the deployment files say: the services of docker-compose.yml, Kubernetes objects, and their command lines."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from typing import Any
 
 import typer
 import yaml
+from jsonschema import Draft7Validator
 from typer.main import get_command
 
 from tablegate.gateway.cli.main import app as tablegate
@@ -19,6 +21,7 @@ ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 COMPOSE_FILE = ROOT / "docker-compose.yml"
 KUBERNETES_FILE = DEPLOY / "kubernetes" / "gateway.yaml"
+KUBERNETES_SCHEMAS = ROOT / "tests" / "unit" / "deploy" / "schemas" / "kubernetes-1.34.json"
 
 
 def compose() -> dict[str, Any]:
@@ -40,6 +43,13 @@ def compose_command() -> list[str] | None:
 def kubernetes_objects() -> list[dict[str, Any]]:
     """Return the objects of the manifests, in their order."""
     return list(yaml.load_all(KUBERNETES_FILE.read_text(), yaml.CSafeLoader))
+
+
+def kubernetes_validator(value: Mapping[str, Any]) -> Draft7Validator:
+    """Return what checks an object by the schema that Kubernetes has for its kind."""
+    group = value["apiVersion"].rpartition("/")[0].partition(".")[0] or "core"
+    name = f"io.k8s.api.{group}.v1.{value['kind']}"
+    return Draft7Validator({"$ref": f"#/$defs/{name}", "$defs": json.loads(KUBERNETES_SCHEMAS.read_text())["$defs"]})
 
 
 def command_line(service: str, replacements: Mapping[str, str]) -> list[str]:
@@ -65,10 +75,16 @@ def job_arguments(words: Sequence[str]) -> dict[str, Any]:
     return _parsed(get_command(app), list(words))
 
 
+def job_run_arguments(words: Sequence[str]) -> dict[str, Any]:
+    """Return the values of `tablegate job run …` as the command line takes them; fail where it would not."""
+    assert words[:3] == ["tablegate", "job", "run"], words
+    return _parsed(get_command(tablegate), list(words[1:]))
+
+
 def _parsed(command: Any, words: list[str]) -> dict[str, Any]:
-    with command.make_context(words[0], words) as context:
-        if not hasattr(command, "commands"):
-            return dict(context.params)
-        name, found, rest = command.resolve_command(context, words)
-        with found.make_context(name, rest, parent=context) as inner:
-            return dict(inner.params)
+    name, context = words[0], None
+    while hasattr(command, "commands"):
+        context = command.make_context(name, list(words), parent=context)
+        name, command, words = command.resolve_command(context, words)
+    with command.make_context(name, words, parent=context) as inner:
+        return dict(inner.params)

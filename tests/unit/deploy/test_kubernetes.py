@@ -6,21 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft7Validator
 
 from tablegate.gateway.server.admin import HEALTH_PATH, READY_PATH
 from tablegate.gateway.server.config import ServeConfig
 from tablegate.gateway.server.supervisor import KILL_MARGIN_S, REPLICATOR_STOP_S
-from tests.kit.programs.deployment import DEPLOY, compose, kubernetes_objects, serve_arguments
+from tests.kit.programs.deployment import DEPLOY, compose, kubernetes_objects, kubernetes_validator, serve_arguments
 
-GROUPS = {"v1": "core", "apps/v1": "apps", "policy/v1": "policy"}
-DEFINITIONS = json.loads((Path(__file__).with_name("schemas") / "kubernetes-1.34.json").read_text())["$defs"]
 OBJECTS = kubernetes_objects()
-
-
-def _validator(value: dict[str, Any]) -> Draft7Validator:
-    name = f"io.k8s.api.{GROUPS[value['apiVersion']]}.v1.{value['kind']}"
-    return Draft7Validator({"$ref": f"#/$defs/{name}", "$defs": DEFINITIONS})
 
 
 def _named(kind: str, name: str) -> dict[str, Any]:
@@ -43,13 +35,13 @@ def _arguments(pod: str = "tablegate-0", node: str = "node-a") -> dict[str, Any]
 
 @pytest.mark.parametrize("value", OBJECTS, ids=lambda value: f"{value['kind']}-{value['metadata']['name']}")
 def test_schema(value: dict[str, Any]) -> None:
-    assert [f"{error.json_path}: {error.message}" for error in _validator(value).iter_errors(value)] == []
+    assert [f"{error.json_path}: {error.message}" for error in kubernetes_validator(value).iter_errors(value)] == []
 
 
 def test_schema_refuses_what_is_misspelt() -> None:
     wrong = json.loads(json.dumps(_named("StatefulSet", "tablegate")))
     wrong["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
-    assert list(_validator(wrong).iter_errors(wrong))
+    assert list(kubernetes_validator(wrong).iter_errors(wrong))
 
 
 def test_settings_are_read() -> None:
