@@ -327,6 +327,8 @@ class RunningTable:
                 return
             except QueryStalled as stalled:
                 log("stuck_tasks", table=self._plan.table.name, tasks=stuck_tasks(self._spark))
+                # As often as it takes: slots come back with a worker, and each start works off what there is.
+                self._restarts = 0
                 self._restart("stalled", str(stalled))
                 return
             except CheckpointConflict as conflict:
