@@ -12,7 +12,7 @@ BENCH ?=
 # Kept bytecode, asserts rewritten by pytest among it, saves tests and the processes that they start half of their start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo cluster-demo check lint test test-long fuzz interop simulate planted proto proto-check docs lock wheels sbom audit clients bench clean
+.PHONY: help setup demo cluster-demo check lint test test-long fuzz interop simulate planted proto proto-check docs lock wheels sbom audit clients npm bench clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
@@ -92,8 +92,11 @@ sbom: $(READY) ## write what a release is made of, and its licences, into dist/ 
 audit: ## ask PyPI for known faults of the pinned packages; fails on those of which it knows nothing (needs uv)
 	@uvx --quiet pip-audit==2.10.1 --strict --disable-pip --require-hashes --progress-spinner off --requirement requirements.lock
 
-clients: $(READY) ## build the example clients in Go, Java and TypeScript, where their tools are
+clients: $(READY) ## build the clients in Go, Java and TypeScript, where their tools are
 	@$(MAKE) --no-print-directory -C clients
+
+npm: ## pack the TypeScript client into dist/ (needs Node)
+	@$(MAKE) --no-print-directory -C clients typescript-pack
 
 bench: $(READY) ## measure; print a table, write docs/bench.json and docs/bench.svg
 	@$(BIN)/python -m tests.bench $(BENCH)

@@ -18,6 +18,7 @@ OF_NO_MODULE = {
     "0071-worlds-from-seeds.md",
     "0075-histories-of-real-runs.md",
     "0076-faults-of-real-machines.md",
+    "0156-one-scenario-file-for-all-clients.md",
 }
 
 _NAMED = re.compile(r"\bdocs/decisions/([\w.-]+)")
@@ -34,13 +35,22 @@ def _named() -> dict[str, list[str]]:
     return found
 
 
+def _named_in_typescript() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "clients/typescript/src").glob("*.ts")):
+        for name in _NAMED.findall(path.read_text()):
+            found.setdefault(name, []).append(path.name)
+    return found
+
+
 def test_modules_name_decisions_that_are_there() -> None:
-    wrong = [f"{module}: {name}" for name, modules in _named().items() for module in modules if name not in DECISIONS]
+    everywhere = [*_named().items(), *_named_in_typescript().items()]
+    wrong = [f"{module}: {name}" for name, modules in everywhere for module in modules if name not in DECISIONS]
     assert not wrong, "no such decision: " + "; ".join(wrong)
 
 
 def test_each_decision_is_named_by_a_module() -> None:
-    named = _named()
+    named = {**_named(), **_named_in_typescript()}
     assert set(DECISIONS) - set(named) == OF_NO_MODULE
     assert all(len(set(modules)) <= 3 for modules in named.values()), "one to three modules, where a reader asks why"
 

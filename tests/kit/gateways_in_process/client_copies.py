@@ -43,17 +43,17 @@ def stub_method(channel: Any, method: str = "SubscribeRatings") -> Any:
 
 
 @contextmanager
-def for_threads(address: str, asked: Any, on_change: Any = None) -> Iterator[Copy]:
+def for_threads(address: str, asked: Any, on_change: Any = None, credential: str | None = None) -> Iterator[Copy]:
     """Give the live table for threads."""
     with (
-        tablegate.client.open_channel(address) as channel,
+        tablegate.client.open_channel(address, credential=credential) as channel,
         tablegate.client.LiveTable(stub_method(channel), asked, on_change=on_change) as table,
     ):
         yield Copy(table, table.wait_current)
 
 
 @contextmanager
-def for_asyncio(address: str, asked: Any, on_change: Any = None) -> Iterator[Copy]:
+def for_asyncio(address: str, asked: Any, on_change: Any = None, credential: str | None = None) -> Iterator[Copy]:
     """Give the live table for asyncio, in an event loop of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -63,7 +63,7 @@ def for_asyncio(address: str, asked: Any, on_change: Any = None) -> Iterator[Cop
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result(TIMEOUT_S)
 
     async def enter(stack: AsyncExitStack) -> aio.LiveTable:
-        channel = await stack.enter_async_context(aio.open_channel(address))
+        channel = await stack.enter_async_context(aio.open_channel(address, credential=credential))
         return await stack.enter_async_context(aio.LiveTable(stub_method(channel), asked, on_change=on_change))
 
     stack = AsyncExitStack()

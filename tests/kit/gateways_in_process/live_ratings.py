@@ -1,7 +1,7 @@
 """The ratings table behind a door of this process, while it changes, and while door and connections come and go."""
 
 import asyncio
-from typing import Self
+from typing import Any, Self
 
 from typing_extensions import override
 
@@ -14,8 +14,8 @@ PIECE_BYTES = 64 * 1024
 class LiveRatings(RatingsServer):
     """100 movies at first. Clients reach the door through a relay: so a connection can be cut under them."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, history_changes_max: int = 100_000, **settings: Any) -> None:
+        super().__init__(history_changes_max, **settings)
         self._relay = Relay()
 
     def __enter__(self) -> Self:
@@ -42,6 +42,20 @@ class LiveRatings(RatingsServer):
         """Break off all connections without a word; new ones are taken."""
         self._run(self._relay.cut())
 
+    def die(self) -> None:
+        """End as a gateway that is killed: nobody hears of it."""
+        self._relay.refuse()
+        self.cut()
+        super().stop()
+
+    def stall(self) -> None:
+        """Let no byte through, either way, until it goes on."""
+        self._run(self._relay.stall())
+
+    def go_on(self) -> None:
+        """Let bytes through again."""
+        self._run(self._relay.go_on())
+
     async def _drain(self) -> None:
         """End streams as a gateway does that is told to end: each hears of it."""
         self._relay.refuse()
@@ -61,6 +75,8 @@ class Relay:
 
     async def start(self, to_port: int) -> None:
         """Take connections, on the port of the last time where there was one."""
+        self._flows = asyncio.Event()
+        self._flows.set()
 
         def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.ensure_future(self._carry(reader, writer, to_port))
@@ -84,23 +100,31 @@ class Relay:
             writer.transport.abort()
         await self.end()
 
+    async def stall(self) -> None:
+        """Hold back what comes from now on."""
+        self._flows.clear()
+
+    async def go_on(self) -> None:
+        """Send what was held back, and what comes."""
+        self._flows.set()
+
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to_port: int) -> None:
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", to_port)
         both = {writer, far_writer}
         self._writers |= both
         try:
-            await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
+            await asyncio.gather(self._copy(reader, far_writer), self._copy(far_reader, writer))
         finally:
             self._writers -= both
 
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy until either side ends, then end the other."""
-    try:
-        while data := await reader.read(PIECE_BYTES):
-            writer.write(data)
-            await writer.drain()
-    except ConnectionError:
-        pass  # it was cut
-    finally:
-        writer.close()
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Copy until either side ends, then end the other."""
+        try:
+            while data := await reader.read(PIECE_BYTES):
+                await self._flows.wait()
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError:
+            pass  # it was cut
+        finally:
+            writer.close()

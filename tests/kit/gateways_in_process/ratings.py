@@ -6,12 +6,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.access.gate import Gate
+from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.http.server import HttpServer, web_protocols
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import QueryError
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.metadata import reflection_methods
 from tablegate.gateway.stores.notifier import Notifier
+from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_RESET
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
@@ -33,10 +36,24 @@ class Fault:
 class RatingsServer:
     """`counts` is what the table holds: movie → count. `faults` befall one call each, in turn.
 
-    `streams`: how many came. `left_s` are the seconds that each Get had left when it came.
+    `streams`: how many came; `open_streams`: how many there are; `resets`: how often one was given a snapshot. `left_s`
+    are the seconds that each Get had left when it came. `signer` makes the tokens of the next start. Pages of `origins`
+    may ask it; `gate` makes what decides who may call.
     """
 
-    def __init__(self, history_changes_max: int = 100_000) -> None:
+    def __init__(
+        self,
+        history_changes_max: int = 100_000,
+        *,
+        origins: tuple[str, ...] = (),
+        gate: Callable[[Catalogue], Gate] | None = None,
+    ) -> None:
+        self.open_streams = 0
+        self.resets = 0
+        self.signer = SIGNER
+        self.gate: Gate | None = None
+        self._origins = origins
+        self._make_gate = gate
         self.counts: dict[int, int] = {}
         self.faults: deque[Fault] = deque()
         self.streams = 0
@@ -98,6 +115,25 @@ class RatingsServer:
 
         self._do(write)
 
+    def read_source(self, topic: str, next_offset: int) -> None:
+        """Have read a topic of sources up to there."""
+
+        def write() -> None:
+            for partition in self._table.next_offsets:
+                self._table.move(partition, source_offsets={(topic, 0): next_offset})
+
+        self._do(write)
+
+    def check_rights(self) -> None:
+        """Read again who may call, and end the streams of those who may not."""
+
+        async def check() -> None:
+            assert self.gate is not None
+            self.gate.refresh()
+            self._server.check_streams()
+
+        self._run(check())
+
     def _count(self, movie_ids: Iterable[int]) -> None:
         for movie_id in movie_ids:
             self._version += 1
@@ -122,12 +158,17 @@ class RatingsServer:
     def _made(self) -> HttpServer:
         self._loop, self._bell = asyncio.get_running_loop(), Notifier()
         catalogue = catalogue_of()
-        methods = {**query_methods(catalogue, self._store, SIGNER, self._bell), **reflection_methods(catalogue)}
-        self._server = HttpServer({**methods, **self._faulty(methods)}, f"127.0.0.1:{self.port}")
+        methods = {**query_methods(catalogue, self._store, self.signer, self._bell), **reflection_methods(catalogue)}
+        self.gate = self._make_gate(catalogue) if self._make_gate is not None else None
+        web = web_protocols(catalogue, cors_origins=self._origins)
+        self._server = HttpServer(
+            {**methods, **self._faulty(methods)}, f"127.0.0.1:{self.port}", web=web, gate=self.gate
+        )
         return self._server
 
     def _faulty(self, methods: Methods) -> Methods:
         subscribe, get = methods[SUBSCRIBE], methods[GET]
+        response_class: Any = catalogue_of().queries[SUBSCRIBE].response_class
         assert isinstance(subscribe, StreamMethod)
         assert isinstance(get, UnaryMethod)
 
@@ -135,11 +176,16 @@ class RatingsServer:
             self.streams += 1
             fault = self.faults.popleft() if self.faults else None
             left = fault.after if fault is not None else None
-            async for message in subscribe.handler(data, call):
-                if left == 0:
-                    await self._befall(fault)
-                yield message
-                left = None if left is None else left - 1
+            self.open_streams += 1
+            try:
+                async for message in subscribe.handler(data, call):
+                    if left == 0:
+                        await self._befall(fault)
+                    self.resets += response_class.FromString(message).progress.phase == SUBSCRIBE_PHASE_RESET
+                    yield message
+                    left = None if left is None else left - 1
+            finally:
+                self.open_streams -= 1
 
         def answer(data: bytes, call: Call) -> Any:
             self.left_s.append(call.time_left_s())

@@ -140,7 +140,8 @@ class LiveTable(Rows):
     def __init__(self, method: Method, request: Message, *, on_change: OnChange | None = None) -> None:
         super().__init__()
         self._on_change = on_change
-        self._subscription = subscribe(method, request)
+        # Its rows are here alone: a token that is refused costs a snapshot, and nothing that nobody could tell.
+        self._subscription = subscribe(method, request, restart=True)
         self._changed = Condition()  # whether it is current, or has ended
         self._has_ended = False
         self._error: BaseException | None = None

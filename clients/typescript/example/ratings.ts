@@ -12,8 +12,8 @@ import {
   RatingChangeSchema,
   RatingsService,
   type SubscribeRatingsResponse,
-} from "../gen/examples/ratings/v1/ratings_pb.js";
-import { SubscribePhase } from "../gen/tablegate/v1/query_pb.js";
+} from "./gen/examples/ratings/v1/ratings_pb.js";
+import { SubscribePhase } from "./gen/tablegate/v1/query_pb.js";
 
 const GET_TIMEOUT_MS = 5_000;
 const RETRY_AFTER_MS = 1_000; // where the gateway was not there to say when

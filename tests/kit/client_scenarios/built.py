@@ -1,0 +1,45 @@
+"""What `clients/Makefile` makes, once, whoever needs it at the same time; and pages of it."""
+
+import fcntl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from tests.kit.table.filled import ROOT
+
+CLIENTS = ROOT / "clients"
+BUILD_TIMEOUT_S = 280
+
+
+def make_clients(*targets: str) -> None:
+    """Make targets of `clients/Makefile`; what is there already takes no time."""
+    lock_file = ROOT / ".cache/clients.lock"
+    lock_file.parent.mkdir(exist_ok=True)
+    with lock_file.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        words = ["make", "--no-print-directory", "-C", str(CLIENTS), *targets]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
+    assert done.returncode == 0, f"{done.stdout[-5_000:]}{done.stderr[-5_000:]}"
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Say nothing of requests."""
+
+
+@contextmanager
+def site(directory: Path) -> Iterator[str]:
+    """Serve files on a port of their own, which is another origin than any gateway's; give the address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(directory))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
