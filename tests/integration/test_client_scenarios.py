@@ -1,14 +1,13 @@
 """The scenarios of `clients/scenarios.txt`, with the client of each language; and live tables in React."""
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kit.client_scenarios.built import CLIENTS, make_clients, site
+from tests.kit.client_scenarios.built import CLIENTS, built_typescript, site
 from tests.kit.client_scenarios.clients import PageClient, ProgramClient, PythonClient
 from tests.kit.client_scenarios.play import Play, Scenario, scenarios
 from tests.kit.gateway_processes.gateway import soon
@@ -17,17 +16,12 @@ from tests.kit.gateways_in_process.live_ratings import LiveRatings
 from tests.kit.programs.chromium import PROGRAM, Chromium
 from tests.kit.table.filled import ROOT
 
-TYPESCRIPT = CLIENTS / "typescript/test/dist"
-
 each_scenario = pytest.mark.parametrize("scenario", scenarios(), ids=lambda scenario: scenario.name)
 
 
 @pytest.fixture(scope="module")
 def typescript() -> Path:
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("the TypeScript client needs node and npm: install Node 20 or newer")
-    make_clients("typescript/test/dist/node.js")
-    return TYPESCRIPT
+    return built_typescript()
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-// Makes of the tests a program for Node, and pages, each a file.
+// Makes of the tests programs for Node, and pages, each a file.
 import { writeFile } from "node:fs/promises";
 
 import { build } from "esbuild";
@@ -6,7 +6,7 @@ import { build } from "esbuild";
 const common = { bundle: true, format: "esm", logLevel: "warning" };
 await build({
   ...common,
-  entryPoints: ["test/node.ts"],
+  entryPoints: ["test/node.ts", "test/units.ts"],
   outdir: "test/dist",
   platform: "node",
   packages: "external",

@@ -1,6 +1,7 @@
 """What `clients/Makefile` makes, once, whoever needs it at the same time; and pages of it."""
 
 import fcntl
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.kit.table.filled import ROOT
 
@@ -25,6 +28,14 @@ def make_clients(*targets: str) -> None:
         words = ["make", "--no-print-directory", "-C", str(CLIENTS), *targets]
         done = subprocess.run(words, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
     assert done.returncode == 0, f"{done.stdout[-5_000:]}{done.stderr[-5_000:]}"
+
+
+def built_typescript() -> Path:
+    """Return the directory of the TypeScript client's tests, as programs and pages; skip the test without Node."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("the TypeScript client needs node and npm: install Node 20 or newer")
+    make_clients("typescript/test/dist/node.js")
+    return CLIENTS / "typescript/test/dist"
 
 
 class _Quiet(SimpleHTTPRequestHandler):
