@@ -68,12 +68,12 @@ def test_the_how_to_compiles_with_the_packed_client(built: Path, tmp_path: Path)
     (tmp_path / "tsconfig.json").write_text(CONFIG % (PACKAGE / "example/tsconfig.json"))
     blocks = re.findall(r"```(tsx?)\n(.*?)```", HOW_TO.read_text("utf-8"), re.DOTALL)
     for number, (kind, block) in enumerate(blocks):
-        given = [line for name, line in GIVEN.items() if _lacks(block, name)]
+        given = [line for name, line in GIVEN.items() if _is_missing(block, name)]
         (tmp_path / f"block{number}.{kind}").write_text("\n".join([*given, block, "export {};\n"]))
     assert len(blocks) >= 5
     _run(PACKAGE / "node_modules/.bin/tsc", "--project", tmp_path, cwd=tmp_path)
 
 
-def _lacks(block: str, name: str) -> bool:
+def _is_missing(block: str, name: str) -> bool:
     is_made = re.search(rf"(const {name} =|import {{[^}}]*\b{name}\b[^}}]*}}|{{ {name} }}:)", block)
     return is_made is None and re.search(rf"\b{name}\b", block) is not None

@@ -126,7 +126,7 @@ export class LiveTable<Row> implements Iterable<Entry<Row>> {
     if (signal?.aborted === true) {
       void table.close();
     }
-    signal?.addEventListener("abort", () => void table.close(), { once: true });
+    signal?.addEventListener("abort", () => void table.close(), { signal: table.#stop.signal });
     return table;
   }
 

@@ -13,7 +13,7 @@ export type Credential = string | (() => string | Promise<string>);
 
 /** How calls are made. */
 export interface CallSettings {
-  /** Of a unary call that is given none; all its attempts together have it. 5 s. */
+  /** Of a unary call that is given none; all its attempts together have it. 5 s; 0: none. */
   readonly deadlineMs?: number;
   /** Shown with each call that has no authorization of its own: over TLS, or others read it. */
   readonly credential?: Credential;
@@ -29,10 +29,12 @@ export function gatewayTransport(transport: Transport, settings: CallSettings = 
   const { deadlineMs = DEADLINE_MS, credential } = settings;
   return {
     async unary(method, signal, timeoutMs, header, input, contextValues) {
-      const endMs = performance.now() + (timeoutMs ?? deadlineMs);
+      const wholeMs = timeoutMs ?? deadlineMs;
+      const endMs = wholeMs > 0 ? performance.now() + wholeMs : Infinity; // Connect: 0 is no deadline
       for (let attempt = 1; ; attempt++) {
         try {
-          const leftMs = Math.max(1, Math.ceil(endMs - performance.now())); // on the wire it is a whole number
+          // On the wire it is a whole number.
+          const leftMs = endMs === Infinity ? 0 : Math.max(1, Math.ceil(endMs - performance.now()));
           const shown = await withCredential(header, credential);
           return await transport.unary(method, signal, leftMs, shown, input, contextValues);
         } catch (thrown) {

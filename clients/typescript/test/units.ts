@@ -7,7 +7,7 @@ import { test } from "node:test";
 
 import { create, createFileRegistry, type DescMessage, fromBinary, type Message } from "@bufbuild/protobuf";
 import { FileDescriptorSetSchema, timestampFromMs } from "@bufbuild/protobuf/wkt";
-import { Code, ConnectError } from "@connectrpc/connect";
+import { Code, ConnectError, createClient, createRouterTransport } from "@connectrpc/connect";
 
 import { RatingSchema, RatingsService } from "../example/gen/examples/ratings/v1/ratings_pb.js";
 import { broken, failureOf, ResumeTokenRefused, SubscribeError } from "../src/failures.js";
@@ -15,6 +15,7 @@ import { ContractMismatch, keyText, responseFields } from "../src/fields.js";
 import { TokenFile } from "../src/node.js";
 import { Rows } from "../src/rows.js";
 import { Subscriber } from "../src/subscriber.js";
+import { gatewayTransport } from "../src/transport.js";
 
 const [, , parcels = "", directory = ""] = process.argv;
 const registry = createFileRegistry(fromBinary(FileDescriptorSetSchema, readFileSync(parcels)));
@@ -121,6 +122,29 @@ test("details that are damaged, or of others, say nothing", () => {
   assert.equal(reasonOf(info("INVALID_FIELD", "tablegate")), "INVALID_FIELD");
   assert.equal(reasonOf(info("INVALID_FIELD", "proxy.example")), "");
   assert.equal(reasonOf(new Uint8Array([255, 255])), "");
+});
+
+/** Return the milliseconds that a call had left when it came, by a transport without a network. */
+async function leftMs(timeoutMs: number | undefined): Promise<number | undefined> {
+  let left: number | undefined;
+  const inner = createRouterTransport(({ service }) => {
+    service(RatingsService, {
+      getRating: (_request, context) => {
+        left = context.timeoutMs();
+        return {};
+      },
+    });
+  });
+  const client = createClient(RatingsService, gatewayTransport(inner));
+  await client.getRating({}, timeoutMs === undefined ? {} : { timeoutMs });
+  return left;
+}
+
+test("a unary call has a deadline, its own where it has one", async () => {
+  const left = (await leftMs(undefined)) ?? 0;
+  assert(left > 1_000 && left <= 5_000, String(left));
+  assert(((await leftMs(60_000)) ?? 0) > 5_000);
+  assert.equal(await leftMs(0), undefined, "it asks for none");
 });
 
 test("a token file holds one whole token", async () => {
