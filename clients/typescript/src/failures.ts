@@ -5,7 +5,7 @@ const DOMAIN = "tablegate";
 const PUSHBACK = "grpc-retry-pushback-ms";
 
 const PASSING_CODES: ReadonlySet<Code> = new Set([Code.Unavailable, Code.Canceled]);
-const PASSING_REASONS: ReadonlySet<string> = new Set(["OVERLOADED", "SLOW_SUBSCRIBER"]);
+const PASSING_REASONS: ReadonlySet<string> = new Set(["LIMIT_EXCEEDED", "OVERLOADED", "SLOW_SUBSCRIBER"]);
 
 /** Why a call ended. `reason` is the gateway's, "" where it gave none. */
 export interface Failure {

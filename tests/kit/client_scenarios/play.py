@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, Self
 from tablegate.gateway.access.gate import Gate
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.query.errors import (
+    LimitExceeded,
     Overloaded,
     PartitionUnavailable,
     QueryError,
@@ -41,6 +42,7 @@ ERRORS: Mapping[str, Callable[[], QueryError | None]] = {
     "STREAM_EXPIRED": StreamExpired,
     "SLOW_SUBSCRIBER": lambda: SlowSubscription("ratings"),
     "OVERLOADED": lambda: Overloaded("too many streams", "streams"),
+    "LIMIT_EXCEEDED": lambda: LimitExceeded("too many streams", "streams", 20),
     "PARTITION_UNAVAILABLE": lambda: PartitionUnavailable("ratings", 1, "it is restored"),
     "silence": lambda: None,
 }

@@ -165,6 +165,7 @@ def test_pauses_grow_to_a_bound_and_start_over_once_a_stream_got_on() -> None:
         ("CANCELLED", "", True),
         ("RESOURCE_EXHAUSTED", "OVERLOADED", True),
         ("RESOURCE_EXHAUSTED", "SLOW_SUBSCRIBER", True),
+        ("RESOURCE_EXHAUSTED", "LIMIT_EXCEEDED", True),
         ("RESOURCE_EXHAUSTED", "REQUEST_TOO_LARGE", False),
         ("RESOURCE_EXHAUSTED", "", False),
         ("INVALID_ARGUMENT", "INVALID_FIELD", False),

@@ -10,7 +10,7 @@ from tablegate.client.messages import TEXT, Field, message_classes
 DOMAIN = "tablegate"
 DETAILS_TRAILER = "grpc-status-details-bin"
 PASSING_CODES = frozenset({"UNAVAILABLE", "CANCELLED"})
-PASSING_REASONS = frozenset({"OVERLOADED", "SLOW_SUBSCRIBER"})
+PASSING_REASONS = frozenset({"LIMIT_EXCEEDED", "OVERLOADED", "SLOW_SUBSCRIBER"})
 
 
 @dataclass(frozen=True, slots=True)
