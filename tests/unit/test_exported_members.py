@@ -8,7 +8,13 @@ from types import ModuleType
 
 import pytest
 
-PUBLIC = ("tablegate.jobs", "tablegate.jobs.publishing", "tablegate.jobs.testing", "tablegate.client")
+PUBLIC = (
+    "tablegate.jobs",
+    "tablegate.jobs.publishing",
+    "tablegate.jobs.testing",
+    "tablegate.client",
+    "tablegate.client.local",
+)
 GOLDEN = Path(__file__).parents[1] / "golden/public_names.txt"
 
 

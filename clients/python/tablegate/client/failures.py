@@ -5,7 +5,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from tablegate.client.messages import TEXT, Field, message_classes
+from tablegate.client.messages import NUMBER, TEXT, Field, message_classes
 
 DOMAIN = "tablegate"
 DETAILS_TRAILER = "grpc-status-details-bin"
@@ -73,10 +73,25 @@ def _detailed(code: str, text: str, data: bytes) -> Failure:
     return Failure(code, text, reason, max(0.0, retry_after_s))
 
 
+def status_details(code: int, text: str, reason: str, retry_after_s: float) -> tuple[tuple[str, bytes], ...]:
+    """Return the trailing metadata of an error as a gateway gives it."""
+    status = _STATUS(code=code, message=text)
+    status.details.add().Pack(_ERROR_INFO(domain=DOMAIN, reason=reason))
+    if retry_after_s:
+        info = _RETRY_INFO()
+        info.retry_delay.FromNanoseconds(int(retry_after_s * 1e9))
+        status.details.add().Pack(info)
+    return ((DETAILS_TRAILER, bytes(status.SerializeToString())),)
+
+
 _CLASSES = message_classes(
     "google.rpc",
     {
-        "Status": [Field("details", 3, "google.protobuf.Any", repeated=True)],
+        "Status": [
+            Field("code", 1, NUMBER),
+            Field("message", 2, TEXT),
+            Field("details", 3, "google.protobuf.Any", repeated=True),
+        ],
         "ErrorInfo": [Field("reason", 1, TEXT), Field("domain", 2, TEXT)],
         "RetryInfo": [Field("retry_delay", 1, "google.protobuf.Duration")],
     },

@@ -55,9 +55,9 @@ def response_fields(response: Any) -> ResponseFields:
 
 def _with_change(progress: str, changes: str, change: Any) -> ResponseFields:
     row, key = change.fields
-    if _key_columns(key.message_type) or _more_fields(key, row):
+    if key_columns(key.message_type) or _more_fields(key, row):
         row, key = key, row
-    columns = _key_columns(row.message_type)
+    columns = key_columns(row.message_type)
     if not columns:  # generated without the annotations
         if not _more_fields(row, key):
             raise ContractMismatch(
@@ -73,7 +73,7 @@ def _more_fields(one: FieldDescriptor, other: FieldDescriptor) -> bool:
     return counts[0] > counts[1]
 
 
-def _key_columns(message: Descriptor | None) -> Sequence[str]:
+def key_columns(message: Descriptor | None) -> Sequence[str]:
     """Return the key columns that the annotation of a row names; none where there is no annotation.
 
     It is read by its number: so this needs no generated code of the annotations, and finds them in every pool.

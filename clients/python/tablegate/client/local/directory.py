@@ -1,0 +1,424 @@
+"""The directory of a local table: rows in LMDB, and in the same transactions how far they go. No network.
+
+How it works:
+
+1. Two databases have rows. One is read; the other is empty, or is being filled by a snapshot that will take its place.
+   Readers see the new rows all at once, when the transaction that says so is written.
+2. `CopyState` is written with the rows that it speaks of. So whatever kills the process, the directory has some state
+   with exactly its rows, and the subscription goes on from there.
+3. Nothing is forced to the disk while the table is open: the file outlives its process, and not a machine that stops.
+   So the directory says whether it was closed, and else of which run of the machine it is (as a gateway's store does).
+   What is of another run, another format or another contract is removed, and made anew.
+4. One process has a directory, by a lock on a file; any of its threads may read, one writes.
+
+Decision: docs/decisions/0152-a-local-table-is-a-subscription-on-disk.md
+"""
+
+import fcntl
+import json
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import lmdb
+
+READERS_MAX = 1024  # threads that read at once
+SPARE_TRANSACTIONS = 16  # kept for reads to come: to begin another one costs more than a read
+TAIL_BYTES_MAX = 2**20  # pages at the end of the file that LMDB may have reserved and not yet written
+FREE_BYTES_MIN = 2**20  # with less than that, what a disk refuses is refused because it is full
+FORMAT = b"1"
+
+DATA_FILE, LOCK_FILE, OWNER_FILE = "data.mdb", "lock.mdb", "owner"
+_FORMAT, _FINGERPRINT, _BOOT_ID, _CLEAN, _STATE = b"format", b"fingerprint", b"boot-id", b"clean", b"state"
+
+_FULL = (lmdb.MapFullError, lmdb.DiskError)
+_DAMAGED = (
+    lmdb.CorruptedError,
+    lmdb.InvalidError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+    lmdb.VersionMismatchError,
+    lmdb.IncompatibleError,
+    lmdb.NotFoundError,
+)
+
+Answer = TypeVar("Answer")
+
+
+class LocalTableError(Exception):
+    """A local table cannot use its directory; the text says why, and what to do."""
+
+
+class DirectoryFull(LocalTableError):
+    """There is no room for the rows. What was there stays."""
+
+
+class DirectoryDamaged(LocalTableError):
+    """What is in the directory is not what was written. It is made anew when it is opened next."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyState:
+    """How far the rows go.
+
+    `copy` is the number of the copy that is read, 0 before the first is whole; `is_filling`: the next one is filled
+    beside it. `token` is the resume token of what was written last. The copy that is read misses nothing of before
+    `as_of_us` (microseconds since 1970), and has what `consistency_token` says. `refusal` is why the gateway lets
+    nobody read these rows, as code, reason and text; empty where it does.
+    """
+
+    copy: int = 0
+    is_filling: bool = True
+    token: str = ""
+    as_of_us: int = 0
+    consistency_token: str = ""
+    refusal: Sequence[str] = ()
+
+
+class _View(NamedTuple):
+    """What readers see: the newest state that was written, and the database of its copy."""
+
+    state: CopyState
+    rows: Any
+
+
+class _Reader:
+    """A thread that reads: `is_busy` while it does."""
+
+    __slots__ = ("__weakref__", "is_busy")
+
+    def __init__(self) -> None:
+        self.is_busy = False
+
+
+def machine_boot_id() -> str:
+    """Return what changes when the machine starts; "" where the system does not know it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+class CopyDirectory:
+    """Rows of a table by key bytes, on disk. Any thread reads; the caller sees to it that one alone writes.
+
+    `fingerprint` says what the rows are of: rows of another one are removed. Raise `LocalTableError` where another
+    process has the directory, or where it cannot be used.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], fingerprint: str, *, map_bytes: int, boot_id: str) -> None:
+        self.path = Path(path)
+        self._map_bytes = map_bytes
+        self._write: Any = None  # the transaction of what is not committed yet
+        self._local = threading.local()
+        self._readers: weakref.WeakSet[_Reader] = weakref.WeakSet()
+        self._is_closed = False
+        self._owner = _own(self.path)
+        try:
+            try:
+                self._open(fingerprint, boot_id)
+            except DirectoryDamaged:
+                self._remove()
+                self._open(fingerprint, boot_id)
+        except BaseException:
+            os.close(self._owner)
+            raise
+
+    # Opening and closing.
+
+    def _open(self, fingerprint: str, boot_id: str) -> None:
+        """Open what is there, or make it; raise `DirectoryDamaged` where it is not to be used."""
+        with self._errors():
+            self._env = lmdb.open(
+                str(self.path),
+                map_size=self._map_bytes,
+                max_dbs=3,
+                max_readers=READERS_MAX,
+                max_spare_txns=SPARE_TRANSACTIONS,
+                mode=0o600,
+                sync=False,
+                metasync=False,
+            )
+        try:
+            with self._errors():
+                self._check_size()
+                self._meta, *self._rows = (self._env.open_db(name) for name in (b"meta", b"rows0", b"rows1"))
+                state = self._check_trust(fingerprint, boot_id)
+                self._env.reader_check()
+        except BaseException:
+            self._env.close()
+            raise
+        self._view = _View(state, self._rows[state.copy % 2])
+
+    def _check_size(self) -> None:
+        """Refuse a file that was cut. To touch a page that is not there would end this process with a SIGBUS."""
+        pages_bytes = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
+        missing_bytes = pages_bytes - (self.path / DATA_FILE).stat().st_size
+        if missing_bytes > TAIL_BYTES_MAX:
+            raise DirectoryDamaged(f'"{self.path}" is cut')
+        if missing_bytes > 0:
+            # Of pages that are in use LMDB sees that these zeros are none.
+            os.truncate(self.path / DATA_FILE, pages_bytes)
+
+    def _check_trust(self, fingerprint: str, boot_id: str) -> CopyState:
+        """Return the state of what is there, and note that it is in use; raise `DirectoryDamaged`."""
+        with self._env.begin(db=self._meta, write=True) as transaction:
+            expected = {_FORMAT: FORMAT, _FINGERPRINT: fingerprint.encode()}
+            found = {name: transaction.get(name) for name in expected}
+            if found == dict.fromkeys(expected):
+                state = CopyState()
+                if any(transaction.stat(rows)["entries"] for rows in self._rows):
+                    raise DirectoryDamaged(f'"{self.path}" has rows of nothing')
+            else:
+                is_trusted = transaction.get(_CLEAN) == b"1" or (
+                    boot_id and transaction.get(_BOOT_ID) == boot_id.encode()
+                )
+                if found != expected or not is_trusted:
+                    raise DirectoryDamaged(f'"{self.path}" has rows of something else')
+                try:
+                    state = CopyState(**json.loads(transaction.get(_STATE) or b"{}"))
+                except (ValueError, TypeError):
+                    raise DirectoryDamaged(f'"{self.path}" does not say how far its rows go') from None
+            if (
+                not state.is_filling
+            ):  # then these are of the copy before, and the process ended before they were removed
+                transaction.drop(self._filled(state), delete=False)
+            for name, value in {**expected, _BOOT_ID: boot_id.encode(), _CLEAN: b"0"}.items():
+                transaction.put(name, value)
+        self._env.sync(True)  # before any row: whatever reaches the disk first, it says that it is in use
+        return state
+
+    def _remove(self) -> None:
+        for name in (DATA_FILE, LOCK_FILE):
+            try:
+                (self.path / name).unlink(missing_ok=True)
+            except OSError as error:
+                text = f'cannot remove "{self.path / name}" ({error.strerror}): remove it, or give another directory'
+                raise LocalTableError(text) from None
+
+    def close(self) -> None:
+        """Let another process have it; reads fail from now on."""
+        if self._is_closed:
+            return
+        assert self._write is None, "whoever writes has to end first, with a commit or without"
+        self._is_closed = True
+        # A read that has begun ends in microseconds; the file must not go from under it.
+        while any(reader.is_busy for reader in self._readers):
+            threading.Event().wait(0.001)
+        with suppress(lmdb.Error):  # then it does not say that it was closed, which is right
+            self._env.sync(True)
+            with self._env.begin(db=self._meta, write=True) as transaction:
+                transaction.put(_CLEAN, b"1")
+            self._env.sync(True)
+        self._env.close()
+        os.close(self._owner)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn LMDB's errors into ours."""
+        try:
+            yield
+        except lmdb.Error as error:
+            raise self._error(error) from error
+
+    def _error(self, error: lmdb.Error) -> LocalTableError:
+        if isinstance(error, lmdb.MapFullError):
+            limit = f"{self._map_bytes} bytes of map_bytes"
+            return DirectoryFull(f'the rows in "{self.path}" need more than the {limit}: give it more')
+        if isinstance(error, _DAMAGED):
+            # Whoever opens it next finds nothing, and begins anew.
+            with suppress(OSError):
+                (self.path / DATA_FILE).unlink(missing_ok=True)
+            return DirectoryDamaged(f'the rows in "{self.path}" are damaged ({error}): open the table again')
+        # Where the disk takes a part of what is written, LMDB says EIO.
+        if isinstance(error, _FULL) or self._free_bytes() < FREE_BYTES_MIN:
+            return DirectoryFull(f'the disk of "{self.path}" is full: free some space')
+        if self._is_closed:
+            return LocalTableError(f'the local table in "{self.path}" is closed')
+        return LocalTableError(f'cannot use "{self.path}" ({error}): give a directory of your own on a local disk')
+
+    def _free_bytes(self) -> int:
+        try:
+            disk = os.statvfs(self.path)
+        except OSError:
+            return FREE_BYTES_MIN
+        return disk.f_bavail * disk.f_frsize
+
+    # Reading.
+
+    @property
+    def state(self) -> CopyState:
+        """The newest state that was committed."""
+        return self._view.state
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the row of a key; None where there is none."""
+        reader = self._reader()
+        while True:
+            view = self._view
+            reader.is_busy = True
+            try:
+                if self._is_closed:
+                    raise LocalTableError(f'the local table in "{self.path}" is closed')
+                # Not by `_read`, as a function and a `with` would be a third of what this costs.
+                transaction = self._env.begin(view.rows)
+                row: bytes | None = transaction.get(key)
+                transaction.abort()
+            except lmdb.Error as error:
+                raise self._error(error) from error
+            finally:
+                reader.is_busy = False
+            # The view was read before the rows. Rows of a copy that is read no more may be going away.
+            if view.state.copy == self._view.state.copy:
+                return row
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the rows of keys, in their order, all of one moment."""
+        return self._read(lambda transaction, rows: [transaction.get(key, None, rows) for key in keys])
+
+    def range(self, start: bytes, end: bytes | None, *, limit: int, is_descending: bool = False) -> list[bytes]:
+        """Return at most `limit` rows with start <= key < end (None: to the last), in order, all of one moment."""
+
+        def read(transaction: Any, rows: Any) -> list[bytes]:
+            with transaction.cursor(rows) as cursor:
+                found: list[bytes] = []
+                for key, row in _descending(cursor, end) if is_descending else _ascending(cursor, start):
+                    is_past = key < start if is_descending else end is not None and key >= end
+                    if is_past or len(found) >= limit:
+                        break
+                    found.append(row)
+                return found
+
+        return self._read(read)
+
+    def count(self) -> int:
+        """Return how many rows there are."""
+        return self._read(lambda transaction, rows: int(transaction.stat(rows)["entries"]))
+
+    def _read(self, read: Callable[[Any, Any], Answer]) -> Answer:
+        """Return what `read` makes of a transaction and the database of rows."""
+        reader = self._reader()
+        while True:
+            view = self._view
+            reader.is_busy = True
+            try:
+                if self._is_closed:
+                    raise LocalTableError(f'the local table in "{self.path}" is closed')
+                with self._env.begin() as transaction:
+                    answer = read(transaction, view.rows)
+            except lmdb.Error as error:
+                raise self._error(error) from error
+            finally:
+                reader.is_busy = False
+            if view.state.copy == self._view.state.copy:
+                return answer
+
+    def _reader(self) -> _Reader:
+        try:
+            reader: _Reader = self._local.reader
+        except AttributeError:
+            reader = self._local.reader = _Reader()
+            self._readers.add(reader)
+        return reader
+
+    # Writing.
+
+    def begin_copy(self, state: CopyState) -> CopyState:
+        """Drop what was filled of the next copy, and begin it; return the state with that."""
+        with self._errors():
+            self._transaction().drop(self._filled(state), delete=False)
+        return replace(state, is_filling=True)
+
+    def put(self, state: CopyState, key: bytes, row: bytes) -> None:
+        """Write a row into the copy that `state` fills, or into the one that is read."""
+        try:
+            self._transaction().put(key, row, db=self._written(state))
+        except lmdb.Error as error:
+            raise self._error(error) from error
+
+    def delete(self, state: CopyState, key: bytes) -> None:
+        """Delete a row, if it is there."""
+        try:
+            self._transaction().delete(key, db=self._written(state))
+        except lmdb.Error as error:
+            raise self._error(error) from error
+
+    def publish_copy(self, state: CopyState) -> CopyState:
+        """Return the state with which the next copy is the one that is read."""
+        return replace(state, copy=state.copy + 1, is_filling=False)
+
+    def commit(self, state: CopyState) -> None:
+        """Write all since the last commit, and how far that is."""
+        before = self.state.copy
+        with self._errors():
+            self._transaction().put(_STATE, json.dumps(asdict(state)).encode(), db=self._meta)
+            transaction, self._write = self._write, None
+            transaction.commit()
+        self._view = _View(state, self._rows[state.copy % 2])
+        if state.copy != before:
+            # From here no read begins in the old copy, and one that has begun notices.
+            with self._errors():
+                self._transaction().drop(self._rows[before % 2], delete=False)
+
+    def refuse(self, refusal: Sequence[str]) -> None:
+        """Note that these rows are not to be read, until a state without that is committed."""
+        self.roll_back()
+        state = replace(self.state, refusal=refusal)
+        self._view = _View(state, self._rows[state.copy % 2])
+        with suppress(LocalTableError):  # then the next process is told so by the gateway alone
+            self.commit(state)
+
+    def roll_back(self) -> None:
+        """Drop all since the last commit. Like all that writes, it is for the one thread that does."""
+        transaction, self._write = self._write, None
+        if transaction is not None:
+            transaction.abort()
+
+    def _transaction(self) -> Any:
+        if self._write is None:
+            self._write = self._env.begin(write=True)
+        return self._write
+
+    def _filled(self, state: CopyState) -> Any:
+        return self._rows[(state.copy + 1) % 2]
+
+    def _written(self, state: CopyState) -> Any:
+        return self._rows[(state.copy + state.is_filling) % 2]
+
+
+def _ascending(cursor: Any, start: bytes) -> Iterable[tuple[bytes, bytes]]:
+    return cursor if cursor.set_range(start) else ()
+
+
+def _descending(cursor: Any, end: bytes | None) -> Iterable[tuple[bytes, bytes]]:
+    """Return the rows below `end`, the last one first."""
+    if end is None or not cursor.set_range(end):
+        return cursor.iterprev() if cursor.last() else ()
+    return cursor.iterprev() if cursor.prev() else ()
+
+
+def _own(path: Path) -> int:
+    """Return the open file whose lock says that this process has the directory; raise `LocalTableError`."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = os.open(path / OWNER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise LocalTableError(f'cannot use "{path}" ({error.strerror}): give a directory of your own') from None
+    try:
+        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(owner, 0)
+        os.pwrite(owner, str(os.getpid()).encode(), 0)
+    except OSError as error:
+        process = os.pread(owner, 20, 0).decode(errors="replace")
+        os.close(owner)
+        if isinstance(error, BlockingIOError):
+            text = f'"{path}" is in use by process {process}: give each local table a directory of its own'
+        else:
+            text = f'cannot use "{path}" ({error.strerror}): give a directory on a local disk'
+        raise LocalTableError(text) from None
+    return owner

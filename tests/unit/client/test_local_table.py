@@ -1,0 +1,63 @@
+"""A local table of the Python client, where it takes no gateway: how old it is, and the bytes of keys."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tablegate.client.local.freshness import Freshness
+from tablegate.client.local.keys import KeyEncoder
+from tablegate.gateway.contract.keys import encode_key
+from tests.kit.table.contracts import bind_visits
+
+
+@pytest.mark.parametrize("wrong_s", [-3_600.0, 3_600.0])
+def test_a_clock_that_is_wrong_makes_nothing_fresh(wrong_s: float) -> None:
+    now_s, elapsed_s = [1_000_000.0], [0.0]
+    freshness = Freshness(lambda: now_s[0] + wrong_s, lambda: elapsed_s[0])
+    assert freshness.age_s is None
+
+    def pass_(seconds: float) -> None:
+        now_s[0] += seconds
+        elapsed_s[0] += seconds
+
+    freshness.heard(now_s[0] - 0.1)
+    for _ in range(10):
+        pass_(1.0)
+        freshness.heard(now_s[0] - 0.1)
+    pass_(7.0)
+    assert freshness.age_s is not None
+    assert freshness.age_s >= 7.0
+    as_of_s = now_s[0]
+    for _ in range(5):  # a gateway that is cut off from Kafka sends the same moment again and again
+        freshness.heard(as_of_s)
+        pass_(10.0)
+    assert freshness.age_s >= 50.0
+    freshness.disconnected()
+    freshness.heard(now_s[0] - 7_200)  # the next gateway's clock is two hours behind
+    assert freshness.age_s == pytest.approx(7_200 + wrong_s)
+
+
+def test_keys_of_several_columns(tmp_path: Path) -> None:
+    table = bind_visits(tmp_path).tables["visits"]
+    row: Any = table.row_class
+    encoder = KeyEncoder(row.DESCRIPTOR)
+    moment = datetime(2026, 11, 26, 12, 0, 0, 250, tzinfo=UTC)
+    micros = 1_795_694_400_000_250
+    for name in ("", "ann", "ann\x00", "büro"):
+        key = (name, moment)
+        assert encoder.encode(key) == encode_key(table.key, [name, micros])
+        visit = row(shop_name=name)
+        visit.start_time.FromDatetime(moment)
+        assert encoder.key_of(visit) == key
+    for wrong, words in {
+        "ann": "a key here is a tuple of shop_name, start_time",
+        ("ann", datetime(2026, 1, 1)): "needs a datetime with a time zone",
+        ("ann", 3): '"start_time" is of type datetime, and int was given',
+        (True, moment): '"shop_name" is of type str, and bool was given',
+        ("\ud800", moment): '"shop_name" does not hold such a value',
+    }.items():
+        with pytest.raises(TypeError) as caught:
+            encoder.encode(wrong)  # type: ignore[arg-type]
+        assert words in str(caught.value)
