@@ -187,6 +187,24 @@ def test_only_what_passes_is_tried_again(code: str, reason: str, passes: bool) -
 REFUSED = Failure("INVALID_ARGUMENT", "the resume token is damaged", "INVALID_RESUME_TOKEN")
 
 
+def test_a_stream_whose_credential_has_ended_is_opened_once_more() -> None:
+    """Whoever was let in may have another credential by then; whoever is refused has none."""
+    ratings = make_ratings()
+    subscriber = Subscriber(_request(ratings))
+    ended = Failure("UNAUTHENTICATED", "your credential has ended; show a new one", "NOT_AUTHENTICATED")
+
+    async def read_one() -> None:
+        messages = _stream(ratings, subscriber)
+        subscriber.receive(await asyncio.wait_for(anext(messages), TIMEOUT_S))
+        await messages.aclose()  # type: ignore[attr-defined]
+
+    asyncio.run(read_one())
+    assert subscriber.disconnected(ended).code == "UNAUTHENTICATED"
+    subscriber.request()
+    with pytest.raises(SubscribeError, match="show a new one"):
+        subscriber.disconnected(ended)
+
+
 def test_a_refused_token_is_told_or_left_behind() -> None:
     with pytest.raises(ResumeTokenRefused, match="drop your copy"):
         _subscriber(token="junk").disconnected(REFUSED)

@@ -50,6 +50,7 @@ class Subscriber:
         self._random_s = random_s
         self._fields: ResponseFields | None = None
         self._failures = 0
+        self._is_admitted = False  # whether the stream has brought anything
 
     @property
     def silence_s(self) -> float:
@@ -62,12 +63,14 @@ class Subscriber:
     def request(self) -> Message:
         """Return the request of the next stream."""
         self._options.resume_token = self.token
+        self._is_admitted = False
         return _copy(self._request)
 
     def receive(self, response: Message) -> list[Event]:
         """Return the events of a response; `token` is then that of a consumer which has all of them."""
         if self._fields is None:
             self._fields = response_fields(response.DESCRIPTOR)
+        self._is_admitted = True
         fields = self._fields
         progress: Any = getattr(response, fields.progress)
         self.token = token = progress.resume_token or self.token
@@ -95,7 +98,8 @@ class Subscriber:
                 raise ResumeTokenRefused(failure)
             self.token = ""
             self._options.ClearField("start")  # what was missed comes with a snapshot only
-        elif not failure.passes:
+        # A stream ends with the credential that it was begun with. The next one shows that which is good by then.
+        elif not failure.passes and not (failure.code == "UNAUTHENTICATED" and self._is_admitted):
             raise SubscribeError(failure)
         most_s = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(self._failures, 16))
         self._failures += 1
