@@ -8,7 +8,7 @@ import pytest
 
 from tablegate.gateway.http.rest.openapi import openapi_document
 from tests.kit.gateways_in_process.rest import RestServer
-from tests.kit.programs.api_tools import from_pypi, spectral
+from tests.kit.programs.api_tools import from_npm, from_pypi
 from tests.kit.table.filled import catalogue_of
 
 pytestmark = [pytest.mark.tools, pytest.mark.interop]
@@ -26,7 +26,7 @@ CHECKS = (
 
 
 def test_spectral_finds_no_fault(tmp_path: Path) -> None:
-    program = spectral("6.16.3")
+    program = from_npm("@stoplight/spectral-cli", "6.16.3", program="spectral")
     if program is None:
         pytest.skip("Spectral is not here, and there is no npm to install it")
     (tmp_path / "openapi.json").write_bytes(openapi_document(catalogue_of()))

@@ -21,14 +21,13 @@ def from_pypi(package: str, version: str, *, program: str = "") -> Path | None:
     return path if path.exists() else None
 
 
-def spectral(version: str) -> Path | None:
-    """Return the path of Spectral; None where it cannot be had."""
-    program = TOOLS / f"spectral-{version}/node_modules/.bin/spectral"
-    if not program.exists() and shutil.which("npm") is not None:
+def from_npm(package: str, version: str, *, program: str) -> Path | None:
+    """Return the path of a program, in a directory of its own; None where it cannot be had."""
+    path = TOOLS / f"{program}-{version}/node_modules/.bin/{program}"
+    if not path.exists() and shutil.which("npm") is not None:
         words = ["npm", "install", "--silent", "--ignore-scripts", "--no-audit", "--no-fund"]
-        words += ["--prefix", str(program.parents[2]), f"@stoplight/spectral-cli@{version}"]
-        _install(words)
-    return program if program.exists() else None
+        _install([*words, "--prefix", str(path.parents[2]), f"{package}@{version}"])
+    return path if path.exists() else None
 
 
 def _install(words: Sequence[str | Path]) -> None:

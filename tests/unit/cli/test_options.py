@@ -115,6 +115,7 @@ def test_command_that_asks_a_gateway_imports_no_jobs_client_or_examples() -> Non
         ("tablegate.jobs.table", "tablegate-jobs"),
         ("tablegate.examples.demo", "tablegate"),
         ("tablegate.client", "tablegate-client"),
+        ("mcp", "'tablegate-gateway[mcp]'"),
         ("pyarrow", "'tablegate-client[arrow]'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The commands that read tables: get, range, scan, count, subscribe, tables."""
+"""The commands that read tables: get, range, scan, count, subscribe, tables; and mcp, by which agents do."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from tablegate.gateway.cli import row_files, show
 from tablegate.gateway.cli.connecting import LOCAL, Address, AsJson, AskError, Gateway, NotServedHere, gateway_at
-from tablegate.gateway.cli.errors import fail
+from tablegate.gateway.cli.errors import fail, fail_with_problems
 from tablegate.gateway.cli.row_files import Format
 
 if TYPE_CHECKING:  # read only where --fields is given
@@ -205,3 +205,45 @@ def tables(address: Address = LOCAL, as_json: AsJson = False) -> None:
             print(json.dumps(table))
     else:
         show.tables(described)
+
+
+def mcp(
+    contract: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Contract: a .proto or a descriptor set. Repeatable. Default: what the gateway publishes, without the "
+            "comments.",
+        ),
+    ] = None,
+    rows: Annotated[
+        int, typer.Option(help="Give at most this many rows of a Range or a Scan in one call.", min=1)
+    ] = 100,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            help="Serve streamable HTTP at this address of this machine, under /mcp. Default: stdin and stdout.",
+            metavar="127.0.0.1:PORT",
+        ),
+    ] = None,
+    address: Address = LOCAL,
+) -> None:
+    """Let agents ask: serve each query as a tool of the Model Context Protocol, to the program that starts this.
+
+    With --credential the gateway decides what may be seen: agents read what it allows the credential, and no more.
+    """
+    from tablegate.gateway.cli.mcp_server import QueryTools, serve_http, serve_stdio
+    from tablegate.gateway.contract.binder.binder import ContractError, bind, merge
+    from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors
+
+    with gateway_at(address) as gateway:
+        try:
+            catalogue = bind(merge([load_descriptors(path) for path in contract])) if contract else gateway.catalogue()
+            server = QueryTools(gateway, catalogue, rows_max=rows).server()
+            if listen is None:
+                serve_stdio(server)
+            else:
+                serve_http(server, listen)
+        except (AskError, DescriptorError) as error:
+            fail(error)
+        except ContractError as error:
+            fail_with_problems(error.problems)

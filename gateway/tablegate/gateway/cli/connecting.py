@@ -92,7 +92,8 @@ def _reason(error: grpc.RpcError) -> str | None:
 
 
 @contextmanager
-def _ask_errors(address: str) -> Iterator[None]:
+def ask_errors(address: str) -> Iterator[None]:
+    """Turn errors of gRPC into `AskError`."""
     try:
         yield
     except grpc.RpcError as error:
@@ -148,13 +149,16 @@ class _ShownCredential(
     grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
     grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
 ):
-    """Shows a credential with each call. On a plaintext channel gRPC's own way to do so is not there."""
+    """Shows a credential with each call. On a plaintext channel gRPC's own way to do so is not there.
 
-    def __init__(self, token: str) -> None:
-        self._field = ("authorization", f"Bearer {token}")
+    Its file is read each time: a token may be renewed there while a command runs for days.
+    """
+
+    def __init__(self, trust: Trust) -> None:
+        self._trust = trust
 
     def _shown(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        metadata = [*(client_call_details.metadata or ()), self._field]
+        metadata = [*(client_call_details.metadata or ()), ("authorization", f"Bearer {self._trust.token()}")]
         return continuation(client_call_details._replace(metadata=metadata), request)
 
     intercept_unary_unary = intercept_unary_stream = _shown
@@ -202,7 +206,7 @@ class Gateway:
         else:
             self._channel = grpc.secure_channel(target, trust.credentials(), CHANNEL_OPTIONS)
         if token is not None:
-            shown: Any = _ShownCredential(token)
+            shown: Any = _ShownCredential(trust)
             self._channel = grpc.intercept_channel(self._channel, shown)
         self._catalogue: Catalogue | None = None
 
@@ -229,7 +233,7 @@ class Gateway:
     def catalogue(self) -> Catalogue:
         """Return the catalogue that the gateway serves. It is fetched once."""
         if self._catalogue is None:
-            with _ask_errors(self.address):
+            with ask_errors(self.address):
                 self._catalogue = bind(FileDescriptorSet(file=self._files()))
         return self._catalogue
 
@@ -332,7 +336,7 @@ class Gateway:
             response_deserializer=query.response_class.FromString,
         )
         yielded = 0
-        with _ask_errors(self.address):
+        with ask_errors(self.address):
             stream: Any = call(request)
             for response in stream:
                 for row in getattr(response, query.rows.name):
@@ -373,6 +377,19 @@ class Gateway:
         )
         return subscribe(method, request, token_store=tokens)
 
+    def call(self, query: Query, request: Message) -> Any:
+        """Begin a call that another thread may cancel: the future of an answer, or of a Scan the stream of messages.
+
+        It may take as long as the contract allows. What it raises is gRPC's: `ask_errors` turns it.
+        """
+        method = self._channel.unary_stream if isinstance(query, ScanQuery) else self._channel.unary_unary
+        call: Any = method(
+            query.path,
+            request_serializer=query.request_class.SerializeToString,
+            response_deserializer=query.response_class.FromString,
+        )
+        return (call if isinstance(query, ScanQuery) else call.future)(request, timeout=query.max_timeout_s)
+
     def _unary(self, query: Query, request: Message) -> Any:
         return self._call(query.path, request, query.response_class)
 
@@ -382,7 +399,7 @@ class Gateway:
             request_serializer=type(request).SerializeToString,
             response_deserializer=response_class.FromString,
         )
-        with _ask_errors(self.address):
+        with ask_errors(self.address):
             return call(request, timeout=CALL_TIMEOUT_S)
 
 

@@ -64,6 +64,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "count": ask.count,
     "subscribe": ask.subscribe,
     "tables": ask.tables,
+    "mcp": ask.mcp,
     "status": operating.status,
     "diff": diff,
     "explain": operating.explain,

@@ -31,13 +31,14 @@ from tablegate.gateway.http.rest.openapi_schemas import (
 
 _JSON, _LINES, _EVENTS = "application/json", "application/x-ndjson", "text/event-stream"
 _VERSION = re.compile(r"v[0-9]+\w*")
-_ABOUT = (
+ABOUT = (
     "Queries over tables that streaming jobs keep. All of them only read.\n\n"
     "`readOptions` say how fresh an answer must be, `readInfo` says how fresh it is. "
     "64-bit integers are text, times are RFC 3339, durations are seconds such as `1.5s`. "
-    "Fields that are 0, false or empty are left out of answers.\n\n"
-    "gRPC, gRPC-Web and Connect clients find the same methods on the same port."
+    "Fields that are 0, false or empty are left out of answers."
 )
+"""What holds of all queries in JSON."""
+_PROTOCOLS = "gRPC, gRPC-Web and Connect clients find the same methods on the same port."
 _DETAILS: Schema = {
     "type": "array",
     "description": "The first is a `google.rpc.ErrorInfo`: its `reason` is for programs.",
@@ -120,7 +121,7 @@ class _Document:
             "info": {
                 "title": f"Tablegate: {', '.join(self._catalogue.tables)}",
                 "version": ", ".join(sorted(versions)) or "v1",
-                "description": _ABOUT,
+                "description": f"{ABOUT}\n\n{_PROTOCOLS}",
             },
             "servers": [{"url": "/"}],  # whatever address the document came from
             "tags": tags,
@@ -184,7 +185,7 @@ class _Document:
             "operationId": f"{service.name}_{method.name}{count if count > 1 else ''}",
             "tags": [_short(service.full_name)],
             "summary": self._comments.of(method.full_name).rstrip(".") or method.name,
-            "description": _kind_text(query),
+            "description": kind_text(query, missing="404"),
         }
 
     def _path_parameters(self, template: Template, names: list[str]) -> list[Schema]:
@@ -215,12 +216,13 @@ class _Document:
         return {**_described(parameter, text), "schema": schema}
 
 
-def _kind_text(query: Query) -> str:
+def kind_text(query: Query, *, missing: str) -> str:
+    """Return what a query is, for people. `missing`: what a Get gives where there is no row, unless its answer says."""
     table = f"table `{query.table.name}`"
     match query:
         case GetQuery():
-            missing = "an empty answer" if query.missing_is_empty else "404"
-            return f"Get: the row of one key of {table}; {missing} where there is none."
+            given = "an empty answer" if query.missing_is_empty else missing
+            return f"Get: the row of one key of {table}; {given} where there is none."
         case BatchGetQuery():
             return f"BatchGet: the rows of up to {query.max_keys} keys of {table}, in the order asked."
         case RangeQuery():
