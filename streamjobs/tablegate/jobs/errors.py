@@ -72,6 +72,12 @@ class UnknownSchema(Exception):
         return f"tablegate-unknown-schema {topic} "
 
     @classmethod
+    def message_sql(cls, topic: str, schema_id: str) -> str:
+        """Return the SQL of the message, with the SQL of the topic and of the id."""
+        before, after = cls.message_prefix("|").split("|")
+        return f"concat('{before}', {topic}, '{after}', {schema_id})"
+
+    @classmethod
     def found_in(cls, reason: str) -> Self | None:
         """Return the error that a query's failure means; None where it means something else."""
         matched = re.search(cls.message_prefix("(\\S+)") + r"(?:([0-9A-F]{32})|(\d+))", reason)

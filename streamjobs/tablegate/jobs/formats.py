@@ -14,7 +14,7 @@ from google.protobuf.descriptor import Descriptor
 
 from tablegate.gateway.contract.keys import KeyColumn
 from tablegate.jobs.declared import SourceLine, declaring_line
-from tablegate.jobs.messages import find_message
+from tablegate.jobs.messages import files_of, find_message
 
 _DDL_FIELD = re.compile(r"\s*`?([A-Za-z_][A-Za-z0-9_]*)`?\s*:?\s+\S")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -112,7 +112,10 @@ def split_at_commas(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Protobuf:
-    """A protobuf message; for sources of tables in micro-batches, as Python decodes it.
+    """A protobuf message; in sources for tables in micro-batches, as Python decodes it.
+
+    In an output, each field of the message is the name of a column or a field. With `framed`, a job registers the file
+    as `<topic>-value` or `<topic>-key`; without a registry its id is 1.
 
     `message`: full name of the message type. `file`: the `.proto` that has it, or a descriptor set: absolute, or as
     seen from the directory of the declaration or one above it. A record has the message's fields by their names.
@@ -134,6 +137,11 @@ class Protobuf:
             if (directory / self.file).is_file():
                 return find_message(self.message, directory / self.file)
         raise ValueError(f'message file "{self.file}" is neither in {declared_in} nor above it; correct the path')
+
+    @property
+    def files(self) -> tuple[bytes, ...]:
+        """The message's file behind those that it imports, as serialized descriptors; raise `ValueError`."""
+        return files_of(self.descriptor)
 
     @property
     def field_names(self) -> tuple[str, ...]:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from google.protobuf.descriptor import Descriptor, FileDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 
+from tablegate.gateway.contract.columns import ANY, JSON_MESSAGES
 from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors
 
 _LISTED_MAX = 5  # names of other messages that an error lists
@@ -60,7 +61,7 @@ def frame_indexes(message: Descriptor) -> tuple[bytes, ...]:
     """Return the bytes that stand for a message of its file in the Confluent wire format; writers differ in them."""
     # Java's writers do not count the entries of maps, which others have among nested messages.
     paths = [tuple(_path(message, entries_count=True)), tuple(_path(message, entries_count=False))]
-    encoded = [b"".join(_varint(number) for number in (len(path), *path)) for path in dict.fromkeys(paths)]
+    encoded = [b"".join(varint(number * 2) for number in (len(path), *path)) for path in dict.fromkeys(paths)]
     return (b"\0", *encoded) if paths[0] == (0,) else tuple(encoded)
 
 
@@ -75,8 +76,24 @@ def _path(message: Descriptor, *, entries_count: bool) -> Iterator[int]:
     yield siblings.index(message.name)
 
 
-def _varint(number: int) -> bytes:
-    number *= 2  # signed numbers alternate: 0, -1, 1, -2
+def why_not_written(message: Descriptor, within: tuple[str, ...] = ()) -> str | None:
+    """Return what in a message an output cannot have; None where it can have all of it."""
+    if message.full_name in within:
+        return f'message "{message.full_name}" within itself, which no type of Spark\'s is'
+    if message.full_name in JSON_MESSAGES | {ANY}:
+        return f"{message.full_name}, whose value has no type"
+    for field in message.fields:
+        if field.type == FieldDescriptor.TYPE_GROUP:
+            return f'the group "{field.name}"'
+        if field.message_type is not None:
+            why_not = why_not_written(field.message_type, (*within, message.full_name))
+            if why_not is not None:
+                return why_not
+    return None
+
+
+def varint(number: int) -> bytes:
+    """Return a whole number as Protobuf writes it; for signed ones, their alternating numbers: 0, -1, 1, -2."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)

@@ -35,6 +35,7 @@ from tablegate.jobs.declared import DeclarationError, SourceLine, declaring_line
 from tablegate.jobs.formats import Avro, Bytes, Double, Format, Json, Long, Protobuf, RowKey, Text
 from tablegate.jobs.function_code import function_code
 from tablegate.jobs.history import History
+from tablegate.jobs.messages import why_not_written
 from tablegate.jobs.processor import Processor
 
 __all__ = [
@@ -114,7 +115,8 @@ class Source:
     expressions, `where` among them. A record without elements makes none. `kafka.element` is the element's place.
     `headers`: expressions see the record's headers by name, `kafka.headers['trace']`, null where there is none of it.
     `more_topics`: topics with records of the same formats, read as if they were one with it; `kafka.topic` tells which.
-    `history`: records that come before the topic's.
+    `pattern`: `topic` is a regular expression of Python's, and all topics whose whole names match it are read as if
+    they were one, also those that are made later. `history`: records that come before the topic's.
     """
 
     topic: str
@@ -127,11 +129,15 @@ class Source:
     each: str | None = None
     headers: bool = False
     more_topics: tuple[str, ...] = ()
+    pattern: bool = False
     history: History | None = None
     declared_at: SourceLine = field(default_factory=declaring_line, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_topic(self.topic, f"{self.declared_at}: source topic")
+        if self.pattern:
+            self._check_pattern()
+        else:
+            check_topic(self.topic, f"{self.declared_at}: source topic")
         if isinstance(self.key, Avro) and self.key.others:
             raise DeclarationError(
                 f'{self.declared_at}: source "{self.topic}" has a key of several types; remove others'
@@ -171,6 +177,27 @@ class Source:
                 "order; remove keyed=True"
             )
 
+    def _check_pattern(self) -> None:
+        where = f'{self.declared_at}: source "{self.topic}" is a pattern'
+        try:
+            re.compile(self.topic)
+        except re.error as error:
+            raise DeclarationError(f"{where} that is no regular expression: {error}; correct it") from None
+        if not self.topic:
+            raise DeclarationError(f"{where} that no topic matches; give a regular expression of topics' whole names")
+        if self.more_topics:
+            raise DeclarationError(f'{where} and has more_topics; add their names to the pattern: "{self.topic}|…"')
+        if self.keyed:
+            raise DeclarationError(f"{where}, and offsets of two topics have no order; remove keyed=True")
+        if self.history is not None:
+            raise DeclarationError(
+                f"{where}, and a history goes up to a place in topics that are known; remove one of the two"
+            )
+
+    def matches(self, name: str) -> bool:
+        """Return whether a topic of this name is read, as far as the declaration says."""
+        return re.fullmatch(self.topic, name) is not None if self.pattern else name in self.topics
+
     def _check_history(self, history: History) -> None:
         where = f'{self.declared_at}: source "{self.topic}" has a history'
         if self.keyed:
@@ -180,13 +207,13 @@ class Source:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """All topics that are read."""
+        """All topics that are read; of a pattern nothing but that."""
         return self.topic, *self.more_topics
 
-    def of_one_topic(self) -> "Iterator[Source]":
-        """Yield a source for each of the topics."""
-        for name in self.topics:
-            yield replace(self, topic=name, more_topics=())
+    def of_one_topic(self, topics: "Sequence[str]") -> "Iterator[Source]":
+        """Yield a source for each of the topics that it is read from."""
+        for name in topics:
+            yield replace(self, topic=name, more_topics=(), pattern=False)
 
     def _check_each(self) -> None:
         where = f'{self.declared_at}: source "{self.topic}"'
@@ -523,7 +550,7 @@ class Table:
                 yield from self._problems_of_latest(name, side)
             if self.source_of(name).is_table and self.source_of(name).topic == self.name:
                 yield f'side "{name}" has the rows of the table itself; name another table'
-            if not isinstance(side, Source) and side.source.more_topics:
+            if not isinstance(side, Source) and (side.source.more_topics or side.source.pattern):
                 yield (
                     f'side "{name}" has several topics, and which of two topics has the newer record of a key is not '
                     "known; give each topic a side of its own"
@@ -615,16 +642,18 @@ class Table:
             yield f'key column "{starts[0]}" is the start of a window; give window=Window(size_s=…)'
 
     def _problems_of_outputs(self) -> Iterator[str]:
-        schemas: dict[tuple[str, int], str] = {}
+        schemas: dict[tuple[str, int], object] = {}
         for output in self.outputs:
+            yield from self._problems_of_patterns(output)
             for place, form in enumerate((output.key, output.value)):
+                if isinstance(form, Protobuf):
+                    yield from _problems_of_protobuf(output.topic, form)
                 # A subject has one schema at a time.
-                if isinstance(form, Avro) and schemas.setdefault((output.topic, place), form.schema) != form.schema:
-                    yield f'outputs to "{output.topic}" have different Avro schemas; give them one, or other topics'
+                schema = form.schema if isinstance(form, Avro) else form.files if isinstance(form, Protobuf) else None
+                if schema is not None and schemas.setdefault((output.topic, place), schema) != schema:
+                    yield f'outputs to "{output.topic}" have different schemas; give them one, or other topics'
             check_topic(output.topic, f'{self.declared_at}: table "{self.name}": output topic')
             for form in (output.key, output.value):
-                if isinstance(form, Protobuf):
-                    yield f'output "{output.topic}" is in Protobuf; use Avro, Json, Text, Long, Double or Bytes'
                 if isinstance(form, Avro):
                     yield from _problems_of_avro(output.topic, form)
                 if isinstance(form, Json) and form.at is not None:
@@ -662,6 +691,21 @@ class Table:
                         f'two outputs write to "{topic}" what they make of topic "{read}" apart from each other, so '
                         "nobody could tell after a crash which of them has written a record; give them different topics"
                     )
+
+    def _problems_of_patterns(self, output: Output) -> Iterator[str]:
+        for name in self.all_sides:
+            source = self.source_of(name)
+            if source.pattern and source.matches(output.topic):
+                yield (
+                    f'output "{output.topic}" matches the pattern "{source.topic}" of a source, so the table would '
+                    "read what it writes; give the output another topic, or correct the pattern"
+                )
+        side = "" if isinstance(output, RowOutput) else output.side or ""
+        if not isinstance(output, RowOutput) and side in self.all_sides and self.source_of(side).pattern:
+            yield (
+                f'output "{output.topic}" is made of the records of a pattern, and could not tell after a topic more '
+                "which of them it has written; name the topics: topic and more_topics"
+            )
 
     def _problems_of_each(self) -> Iterator[str]:
         for name in self.all_sides:
@@ -714,6 +758,16 @@ def _problems_of_avro(topic: str, form: Avro) -> Iterator[str]:
         yield f'output "{topic}" has an Avro record without fields; give it one'
     if form.others:
         yield f'output "{topic}" has Avro of several types, which is for sources; remove others'
+
+
+def _problems_of_protobuf(topic: str, form: Protobuf) -> Iterator[str]:
+    try:
+        why_not = why_not_written(form.descriptor)
+    except ValueError as error:
+        yield f'output "{topic}": {error}'
+        return
+    if why_not is not None:
+        yield f'output "{topic}" is in Protobuf with {why_not}; give a message without it, or use Json'
 
 
 def _problems_of_window(window: Window, *, has_processor: bool) -> Iterator[str]:

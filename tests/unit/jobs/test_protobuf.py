@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -293,13 +294,41 @@ def test_realtime_mode_is_refused() -> None:
             f'does not support the Protobuf of source "orders" ({source.declared_at}), which Python decodes; '
             "use mode=Mode.MICROBATCH"
         ) in str(caught.value)
-    with pytest.raises(DeclarationError, match='output "out" is in Protobuf; use Avro, Json'):
-        Table(
-            **good,
-            source=Source("orders", ORDER),
-            mode=Mode.MICROBATCH,
-            outputs=(RowOutput("out", key=Text("a"), value=ORDER),),
-        )
+
+
+WRITTEN = Path("tests/kit/job/written")
+WHOLE = Protobuf("tests.written.Order", file=str(WRITTEN.absolute() / "written.proto"))
+
+
+def legacy(message: str) -> Protobuf:
+    return Protobuf(f"tests.written.{message}", file=str(WRITTEN.absolute() / "legacy.proto"))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([ORDER], 'output "out" is in Protobuf with message "tests.orders.Order.Line" within itself, which no type'),
+        ([legacy("Loose")], "in Protobuf with google.protobuf.Struct, whose value has no type; give a message without"),
+        ([legacy("Self")], 'in Protobuf with message "tests.written.Self" within itself, which no type of Spark'),
+        ([legacy("Grouped")], 'in Protobuf with the group "inner"; give a message without it, or use Json'),
+        ([WHOLE, legacy("Legacy")], 'outputs to "out" have different schemas'),
+        ([replace(WHOLE, message="tests.written.Nobody")], 'has no message "tests.written.Nobody"; give its full name'),
+        ([replace(WHOLE, file="nowhere.proto")], 'output "out": message file "nowhere.proto" is neither in'),
+    ],
+)
+def test_wrong_protobuf_of_an_output_is_refused(values: list[Protobuf], words: str) -> None:
+    good = {"name": "t", "contract": "c.proto", "key": {"a": "a"}, "columns": {"b": "count(*)"}}
+    outputs = tuple(RowOutput("out", key=Text("a"), value=value) for value in values)
+    with pytest.raises(DeclarationError) as caught:
+        Table(**good, source=Source("orders", Json("a STRING")), outputs=outputs)
+    assert words in str(caught.value)
+
+
+def test_messages_of_one_file_share_an_output() -> None:
+    good = {"name": "t", "contract": "c.proto", "key": {"a": "a"}, "columns": {"b": "count(*)"}}
+    values = (WHOLE, replace(WHOLE, message="tests.written.Unused"))
+    outputs = tuple(RowOutput("out", key=Text("a"), value=value) for value in values)
+    assert Table(**good, source=Source("orders", Json("a STRING")), outputs=outputs).mode is Mode.REALTIME
 
 
 def test_events_of_the_kit() -> None:

@@ -255,7 +255,7 @@ NONE = Avro('{"type": "record", "name": "A", "fields": []}')
         ([Avro("{")], "the schema is not an Avro record"),
         ([NONE], "has an Avro record without fields"),
         ([dataclasses.replace(ONE, others=(RATING_SCHEMA,))], "is for sources; remove others"),
-        ([ONE, Avro(RATING_SCHEMA)], 'outputs to "o" have different Avro schemas'),
+        ([ONE, Avro(RATING_SCHEMA)], 'outputs to "o" have different schemas'),
     ],
 )
 def test_wrong_avro_of_an_output_is_refused(values: list[Avro], words: str) -> None:

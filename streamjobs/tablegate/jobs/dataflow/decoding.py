@@ -27,6 +27,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from tablegate.jobs.dataflow.keys import is_row_key_sql, row_key_parts_sql
 from tablegate.jobs.dataflow.processors import pickled_by_value
+from tablegate.jobs.dataflow.protobuf_encoding import encoded_message_sql
 from tablegate.jobs.formats import OWN_SCHEMA_ID, Avro, Bytes, Double, Format, Json, Long, Protobuf, RowKey, Text
 from tablegate.jobs.messages import files_of, frame_indexes, pool_of
 from tablegate.jobs.planning.schemas import WriterSchemas
@@ -220,7 +221,7 @@ def _as_type(value: str, wanted: spark_types.DataType, depth: int = 0) -> str:
 
 
 def encoded_sql(form: Format, schema_id: int = OWN_SCHEMA_ID) -> str:
-    """Return the SQL of an output's bytes; null where its expression is. `schema_id`: of Avro.
+    """Return the SQL of an output's bytes; null where its expression is. `schema_id`: of Avro and Protobuf.
 
     Raise `PySparkException` or `Py4JError` where Spark cannot read an Avro schema.
     """
@@ -228,7 +229,8 @@ def encoded_sql(form: Format, schema_id: int = OWN_SCHEMA_ID) -> str:
         return f"CAST(to_json(struct({form.fields})) AS BINARY)"
     if isinstance(form, Avro):
         return _encoded_avro(form, schema_id)
-    assert not isinstance(form, Protobuf), "declarations refuse it"
+    if isinstance(form, Protobuf):
+        return encoded_message_sql(form, schema_id)
     if isinstance(form, Text):
         return f"CAST(CAST({form.expression} AS STRING) AS BINARY)"
     if isinstance(form, Long):

@@ -20,7 +20,7 @@ from tablegate.jobs.dataflow.sources import Reader, Records, all_records, decoda
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.frame_table import FrameTable
 from tablegate.jobs.function_code import line_of
-from tablegate.jobs.planning.plan import Plan, SidePlan
+from tablegate.jobs.planning.plan import Plan, SourceStream
 from tablegate.jobs.table import KAFKA_COLUMN, Source
 
 
@@ -61,15 +61,15 @@ def decoded_sources(plan: Plan, reader: Reader) -> Mapping[str, Records]:
     ignored = ignored_kinds(side.schemas for side in plan.sides.values())
     found = {}
     for name in plan.table.all_sides:
-        records = functools.reduce(all_records, (_decoded(side, reader) for side in plan.topics_of(name)))
+        records = functools.reduce(all_records, (_decoded(stream, reader) for stream in plan.streams_of(name)))
         found[name] = replace(records, frame=counting_side(records, name, ignored=ignored))
     return found
 
 
-def _decoded(side: SidePlan, reader: Reader) -> Records:
-    raw = reader.stream(side.topic.name, batched=True, starting_offsets=side.starting_offsets)
+def _decoded(stream: SourceStream, reader: Reader) -> Records:
+    raw = reader.stream(stream.topics, batched=True, starting_offsets=stream.starting_offsets)
     # What a null value means is the function's to say.
-    return decode_source(raw, side.source, side.schemas, deletes=True)
+    return decode_source(raw, stream.source, stream.schemas, deletes=True)
 
 
 def _fields(records: DataFrame, source: Source) -> DataFrame:

@@ -67,7 +67,7 @@ from tablegate.jobs.dataflow.sources import (
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.frame_table import FrameTable
 from tablegate.jobs.planning.declarations import rebuild_hint
-from tablegate.jobs.planning.plan import Plan, SidePlan
+from tablegate.jobs.planning.plan import Plan, SourceStream
 from tablegate.jobs.table import (
     KAFKA_COLUMN,
     WINDOW_COLUMN,
@@ -448,15 +448,15 @@ class _Builder:
 
     def _keyed(self, name: str, *, batched: bool) -> Records:
         """Return the decoded records of a side, with their keys."""
-        topics = [self._keyed_topic(one, batched=batched) for one in self._plan.topics_of(name)]
-        return functools.reduce(all_records, topics)
+        streams = [self._keyed_stream(one, name, batched=batched) for one in self._plan.streams_of(name)]
+        return functools.reduce(all_records, streams)
 
-    def _keyed_topic(self, side_plan: SidePlan, *, batched: bool) -> Records:
-        plan, side = self._plan, self._table.all_sides[side_plan.side]
-        raw = self._reader.stream(side_plan.topic.name, batched=batched, starting_offsets=side_plan.starting_offsets)
+    def _keyed_stream(self, stream: SourceStream, name: str, *, batched: bool) -> Records:
+        plan, side = self._plan, self._table.all_sides[name]
+        raw = self._reader.stream(stream.topics, batched=batched, starting_offsets=stream.starting_offsets)
         # On a side that is a table, a null value deletes; on any other it means nothing, and so is malformed.
         deletes = isinstance(side, Latest | Global)
-        records = decode_source(raw, side_plan.source, side_plan.schemas, deletes=deletes)
+        records = decode_source(raw, stream.source, stream.schemas, deletes=deletes)
         if isinstance(side, Global):
             return with_global_key(records, side, self._table)
         return with_key(records, side, self._table, plan.contract)

@@ -26,19 +26,19 @@ def by_name_sql() -> str:
     return f"map_from_arrays({names}, transform({names}, name -> {last}))"
 
 
-def framed_sql(topic: str, writers: WriterSchemas) -> str:
+def framed_sql(writers: WriterSchemas) -> str:
     """Return the SQL of a struct: `key` and `value` in the Confluent wire format, where headers have the ids.
 
     A GUID that is not known ends the query with `UnknownSchema`. A key is read by the declared schema, so its id is 0.
     """
-    return f"struct({_framed_key_sql()} AS key, {_framed_value_sql(topic, writers.guids)} AS value)"
+    return f"struct({_framed_key_sql()} AS key, {_framed_value_sql(writers.guids)} AS value)"
 
 
-def _framed_value_sql(topic: str, guids: Mapping[str, int]) -> str:
+def _framed_value_sql(guids: Mapping[str, int]) -> str:
     header = _header_sql(_VALUE)
     guid = f"hex(substring({header}, 2))"
     branches = " ".join(f"WHEN '{name}' THEN X'00{number:08X}'" for name, number in guids.items())
-    unknown = f"raise_error(concat('{UnknownSchema.message_prefix(topic)}', {guid}))"
+    unknown = f"raise_error({UnknownSchema.message_sql('topic', guid)})"
     frame = f"CASE {guid} {branches} ELSE {unknown} END"
     return (
         f"CASE WHEN {_is_guid_sql(header)} THEN concat({frame}, value) {_id_branch_sql(header, 'value')} ELSE value END"

@@ -3,7 +3,7 @@
 Decision: docs/decisions/0105-history-then-live.md
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -105,9 +105,9 @@ class HistoryReader(KafkaReader):
         self._nothing = nothing
         self._is_stream = is_stream
 
-    def stream(self, topic: str, *, batched: bool, starting_offsets: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
-        """Return a topic's history."""
-        directory = self._directories.get(topic, self._nothing)
+    def stream(self, topics: Sequence[str], *, batched: bool, starting_offsets: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
+        """Return a topic's history; a pattern has none."""
+        directory = self._directories.get(topics[0], self._nothing)
         schema = self._session.read.parquet(directory).schema
         reader: Any = self._session.readStream if self._is_stream else self._session.read
         found: DataFrame = reader.schema(schema).parquet(directory)

@@ -68,7 +68,7 @@ Offsets = Mapping[str, Mapping[int, int]]
 class Reader(Protocol):
     """Gives the records of topics as Spark's Kafka source does: frames of `KAFKA_SCHEMA`."""
 
-    def stream(self, topic: str, *, batched: bool, starting_offsets: str) -> DataFrame:
+    def stream(self, topics: Sequence[str], *, batched: bool, starting_offsets: str) -> DataFrame:
         """Return the records as they come. `batched`: for micro-batches. `starting_offsets`: JSON as Spark has it."""
 
     def read_all(self, topic: str) -> DataFrame:
@@ -91,12 +91,12 @@ class KafkaReader:
         self._records_per_batch_max = records_per_batch_max
         self._with_headers = with_headers
 
-    def stream(self, topic: str, *, batched: bool, starting_offsets: str) -> DataFrame:
+    def stream(self, topics: Sequence[str], *, batched: bool, starting_offsets: str) -> DataFrame:
         """Return the records from these offsets on, as they come."""
         reader = (
             self._spark.readStream.format("kafka")
-            .options(**self._options(topic))
-            .option("subscribe", topic)
+            .options(**self._options(topics))
+            .option("subscribe", ",".join(topics))
             .option("startingOffsets", starting_offsets)
             # Records that Kafka has dropped before they were read are an error: a row would be wrong for ever.
             .option("failOnDataLoss", "true")
@@ -109,14 +109,15 @@ class KafkaReader:
         """Return all records that are there when a batch begins."""
         return (
             self._spark.read.format("kafka")
-            .options(**self._options(topic))
+            .options(**self._options([topic]))
             .option("subscribe", topic)
             .option("startingOffsets", "earliest")
             .load()
         )
 
-    def _options(self, topic: str) -> dict[str, str]:
-        return {**spark_options(self._bootstrap), "includeHeaders": str(topic in self._with_headers).lower()}
+    def _options(self, topics: Sequence[str]) -> dict[str, str]:
+        has_headers = any(topic in self._with_headers for topic in topics)
+        return {**spark_options(self._bootstrap), "includeHeaders": str(has_headers).lower()}
 
 
 class RangeReader(KafkaReader):
@@ -135,16 +136,17 @@ class RangeReader(KafkaReader):
         self._starts = starts
         self._ends = ends
 
-    def stream(self, topic: str, *, batched: bool, starting_offsets: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
-        """Return the records of the topic's range: no stream, as a range ends."""
-        if not self._ends.get(topic):
+    def stream(self, topics: Sequence[str], *, batched: bool, starting_offsets: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
+        """Return the records of the topics' ranges: no stream, as a range ends."""
+        ends = {topic: self._ends[topic] for topic in topics if self._ends.get(topic)}
+        if not ends:
             return self._spark.createDataFrame([], HEADERS_SCHEMA)
         return (
             self._spark.read.format("kafka")
-            .options(**self._options(topic))
-            .option("assign", json.dumps({topic: list(self._ends[topic])}))
-            .option("startingOffsets", json.dumps({topic: self._starts[topic]}))
-            .option("endingOffsets", json.dumps({topic: self._ends[topic]}))
+            .options(**self._options([*ends]))
+            .option("assign", json.dumps({topic: list(found) for topic, found in ends.items()}))
+            .option("startingOffsets", json.dumps({topic: self._starts[topic] for topic in ends}))
+            .option("endingOffsets", json.dumps(ends))
             # What Kafka has dropped cannot be set aside; the query that needs it has said so.
             .option("failOnDataLoss", "false")
             .load()
@@ -180,11 +182,11 @@ def decode_source(records: DataFrame, source: Source, schemas: SourceSchemas, *,
         return _of_history(records.select(*columns, HISTORY_COLUMN), source)
     if schemas.writers is not None and schemas.writers.guids and HEADERS_COLUMN in records.columns:
         bytes_of = _FRAMED_COLUMN
-        columns.append(once(sql.expr(framed_sql(source.topic, schemas.writers))).alias(bytes_of))
+        columns.append(once(sql.expr(framed_sql(schemas.writers))).alias(bytes_of))
     frame = records.select(*columns)
     value = decoded(source.value, f"{bytes_of}.value", "__value", schemas.writers)
     if schemas.writers is not None and schemas.can_learn:
-        frame = frame.where(_fail_on_unknown(source.topic, schemas.writers, f"{bytes_of}.value"))
+        frame = frame.where(_fail_on_unknown(schemas.writers, f"{bytes_of}.value"))
     frame = _with_struct(frame, "__value", value, source)
     frame = frame.withColumn(IGNORED_COLUMN, sql.expr(ignored_sql(schemas.writers, f"{bytes_of}.value")))
     problems = [] if deletes else [Problem("null_value", f"{KAFKA_COLUMN}.value IS NULL", "'value is null'")]
@@ -260,11 +262,11 @@ def _where_not_null(what: str, problem: Problem) -> Problem:
     return Problem(problem.kind, f"{is_there} AND ({problem.condition})", problem.text)
 
 
-def _fail_on_unknown(topic: str, writers: WriterSchemas, value: str) -> str:
+def _fail_on_unknown(writers: WriterSchemas, value: str) -> str:
     # -1 keeps the list from being empty, which SQL does not allow. No schema has this id.
     known = ", ".join(str(number) for number in [-1, *writers.decoded, *writers.ignored, *writers.incompatible])
     schema_id = schema_id_sql(value)
-    message = f"concat('{UnknownSchema.message_prefix(topic)}', {schema_id})"
+    message = UnknownSchema.message_sql(f"{KAFKA_COLUMN}.topic", schema_id)
     return f"IF({is_framed_sql(value)} AND {schema_id} NOT IN ({known}), raise_error({message}), true)"
 
 

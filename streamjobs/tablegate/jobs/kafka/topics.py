@@ -357,14 +357,17 @@ class KafkaAdmin:
 
     def changelogs(self, table: str) -> dict[int, str]:
         """Return the names of a table's changelog topics, by generation, the oldest first."""
-        try:
-            names = self._admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
-        except KafkaException as error:
-            right = Right("Describe", "topic", changelog_name(self._bootstrap, table, 1))
-            raise self._failure("the topics cannot be listed", error, right) from None
+        names = self.topic_names(Right("Describe", "topic", changelog_name(self._bootstrap, table, 1)))
         pattern = re.compile(re.escape(own_topic(self._bootstrap, table)) + r"-g([1-9][0-9]*)-changelog")
         found = [(int(matched.group(1)), name) for name in names if (matched := pattern.fullmatch(name))]
         return dict(sorted(found))
+
+    def topic_names(self, right: Right) -> list[str]:
+        """Return the names of all topics, in order, of which this client may know; `right`: what it needs."""
+        try:
+            return sorted(self._admin.list_topics(timeout=BROKER_TIMEOUT_S).topics)
+        except KafkaException as error:
+            raise self._failure("the topics cannot be listed", error, right) from None
 
     def _offsets(
         self, topic: Topic, spec: OffsetSpec, *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED

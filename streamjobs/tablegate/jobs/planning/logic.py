@@ -201,7 +201,7 @@ def _clauses_of(source: Source) -> tuple[tuple[str, str | None], ...]:
 def _kind(side: Source | Latest | Global) -> str:
     if isinstance(side, Source):
         topics = ", ".join(f'"{topic}"' for topic in side.topics)
-        return f"Source({topics})"
+        return f"Source({topics}{', pattern' if side.pattern else ''})"
     return f'{type(side).__name__}("{side.source.topic}", {side.join.value})'
 
 

@@ -14,7 +14,7 @@ Decision: docs/decisions/0055-jobs-go-forward-only.md
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from tablegate.gateway.contract import catalogue
 from tablegate.gateway.contract.kafka_settings import source_cluster
 from tablegate.gateway.contract.rows import row_schema
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.formats import Avro, RowKey
+from tablegate.jobs.formats import Avro, Protobuf, RowKey
 from tablegate.jobs.frame_table import Declared, FrameTable
 from tablegate.jobs.kafka.manifests import JOB_MODES, past_generation, read_manifest
 from tablegate.jobs.kafka.topics import (
@@ -40,13 +40,16 @@ from tablegate.jobs.kafka.topics import (
 from tablegate.jobs.planning.declarations import job_argument, load_contract
 from tablegate.jobs.planning.logic import check_repeatable
 from tablegate.jobs.planning.options import Options, Start
+from tablegate.jobs.planning.patterns import matched_topics
 from tablegate.jobs.planning.registry import SchemaRegistry, choose_value_schema
-from tablegate.jobs.planning.schemas import SchemaId, SourceSchemas, WriterSchemas
+from tablegate.jobs.planning.schemas import SchemaId, SourceSchemas, WriterSchemas, merged_schemas
 from tablegate.jobs.table import REALTIME_TRIGGER_S_MIN, Global, Mode, Source
 from tablegate.v1 import changelog_pb2
 
 MICROBATCH_TRIGGER_S = 0.1  # an idle job asks Kafka for new records ten times a second: a few hundredths of a core
 PARTITIONS = 4  # of a new changelog, where neither a source nor the user says it
+_MATCHED = "matched"  # stands for the topics of a pattern, where no cluster has any
+_EARLIEST = -2  # as Spark's Kafka source has it
 NO_BROKER = "127.0.0.1:1"  # a sink connects with its first record, and there is none
 
 
@@ -66,15 +69,25 @@ class SidePlan:
     generation: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class SourceStream:
+    """Topics of a side that Spark reads as one stream: as a checkpoint has it, one source."""
+
+    source: Source
+    topics: Sequence[str]
+    schemas: SourceSchemas
+    starting_offsets: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Everything that a job needs to know to keep one table.
 
     `bootstrap`: of the cluster that has the table; its sources are at `source_cluster` of it.
     `sides`: by the side's name, those of a side's `more_topics` behind it, by their numbers.
-    `output_schema_ids`: of outputs in Avro, by their subjects. `sequence_base`: what the sequences of rows are counted
-    from, where rows expire. `older`: the manifest of an older generation, which is
-    served until this one has caught up; None where none is.
+    `output_schema_ids`: of outputs in Avro and Protobuf, by their subjects. `sequence_base`: what the sequences of rows
+    are counted from, where rows expire. `older`: the manifest of an older generation, which is served until this one
+    has caught up; None where none is.
     """
 
     table: Declared
@@ -111,6 +124,17 @@ class Plan:
         """Return the topics of a side, in the order of its declaration."""
         return [one for one in self.sides.values() if one.side == side]
 
+    def streams_of(self, side: str) -> list[SourceStream]:
+        """Return what Spark reads a side from: a stream of each topic; one of all topics of a pattern.
+
+        A checkpoint knows its sources by their number, and a pattern may match one topic more tomorrow.
+        """
+        source, found = self.table.source_of(side), self.topics_of(side)
+        if not source.pattern:
+            return [SourceStream(one.source, (one.topic.name,), one.schemas, one.starting_offsets) for one in found]
+        names = tuple(one.topic.name for one in found)
+        return [SourceStream(source, names, merged_schemas([one.schemas for one in found]), _starts_of_all(found))]
+
     @property
     def realtime_slots(self) -> int:
         """How many tasks run at the same time without end: one for each partition; none in micro-batches."""
@@ -127,12 +151,14 @@ def make_plan(
     start: Start | None = None,
     seen_schemas: Mapping[str, Collection[SchemaId]] | None = None,
     planned: Mapping[str, changelog_pb2.Manifest] | None = None,
+    topics: Collection[str] | None = None,
 ) -> Plan:
     """Return the plan of a run, with its topics made; raise `JobError`.
 
     `generation`: the one to build; None goes on with the newest. `start`: where a new generation begins to read.
     `seen_schemas`: ids or GUIDs of schemas, by topic, that records had and no subject of the topic has. `planned`:
-    manifests of tables of the same application, which may not be published yet.
+    manifests of tables of the same application, which may not be published yet. `topics`: the only ones that patterns
+    are to match.
     """
     contract = load_contract(table)
     value_schema = row_schema(contract)
@@ -141,7 +167,8 @@ def make_plan(
     admin = KafkaAdmin(options.bootstrap)
     registry = SchemaRegistry(options.registry) if options.registry else None
     read = {**(planned or {}), **_manifests_read(table, options.bootstrap)}
-    sides = _side_plans(table, options.bootstrap, registry, start, seen_schemas or {}, read)
+    matched = matched_topics(table, options.bootstrap, only=topics)
+    sides = _side_plans(table, options.bootstrap, registry, start, seen_schemas or {}, read, matched)
     # A new changelog has as many partitions as the first source, unless the user says otherwise.
     partitions = next((side.topic.partition_count for side in sides.values()), PARTITIONS)
     admin.ensure(manifests_topic(options.bootstrap), MANIFESTS_SETTINGS, partition_count=1)
@@ -200,13 +227,16 @@ def make_plan(
 
 
 def _output_schema_ids(table: Declared, registry: SchemaRegistry) -> dict[str, int]:
-    """Register the schemas of outputs in Avro and return their ids by subject."""
-    return {
-        f"{output.topic}-{part}": registry.register(f"{output.topic}-{part}", form.schema)
-        for output in table.outputs
-        for part, form in (("key", output.key), ("value", output.value))
-        if isinstance(form, Avro)
-    }
+    """Register the schemas of outputs in Avro and Protobuf and return their ids by subject."""
+    found: dict[str, int] = {}
+    for output in table.outputs:
+        for part, form in (("key", output.key), ("value", output.value)):
+            subject = f"{output.topic}-{part}"
+            if isinstance(form, Avro):
+                found[subject] = registry.register(subject, form.schema)
+            elif isinstance(form, Protobuf) and form.framed:
+                found[subject] = registry.register_message(subject, form.files)
+    return found
 
 
 def changelog_lifetime_us(contract: catalogue.Table) -> int | None:
@@ -222,9 +252,11 @@ def _side_plans(
     start: Start | None,
     seen_schemas: Mapping[str, Collection[SchemaId]],
     read: Mapping[str, changelog_pb2.Manifest],
+    matched: Mapping[str, Sequence[Topic]],
 ) -> dict[str, SidePlan]:
     admin, sides = source_admin(bootstrap), {}
-    for name, side, source in _sources(table):
+    described = {topic.name: topic for topics in matched.values() for topic in topics}
+    for name, side, source in _sources(table, {one: [topic.name for topic in matched[one]] for one in matched}):
         if source.is_table:
             if source_cluster(bootstrap) != bootstrap:
                 raise JobError(
@@ -233,15 +265,30 @@ def _side_plans(
                 )
             sides[name] = _changelog_plan(table, side, source, admin, start, read.get(source.topic), seen_schemas)
             continue
-        topic = admin.require(source.topic)
+        of_pattern = table.source_of(side).pattern
+        topic = described[source.topic] if of_pattern else admin.require(source.topic)
         sides[name] = SidePlan(
             side=side,
             source=source,
             topic=topic,
-            schemas=source_schemas(source, registry, seen_schemas.get(source.topic, ())),
+            schemas=source_schemas(
+                source, registry, seen_schemas.get(source.topic, ()), is_first_to_come=not of_pattern
+            ),
             starting_offsets=_starting_offsets(topic, admin, _start_of(source, topic, admin, start)),
         )
+    for side in matched:
+        _check_readable(table.source_of(side), [one.schemas for one in sides.values() if one.side == side])
     return sides
+
+
+def _check_readable(pattern: Source, found: Sequence[SourceSchemas]) -> None:
+    """Raise `JobError` where the registry has no schema for any of the topics that a pattern matches."""
+    writers = merged_schemas(found).writers
+    if writers is not None and not writers.decoded:
+        raise JobError(
+            f'{pattern.declared_at}: of the topics that "{pattern.topic}" matches, the schema registry has no schema '
+            "that the declared one can read; let a producer register its schema first, or correct the declared one"
+        )
 
 
 def _manifests_read(table: Declared, bootstrap: str) -> dict[str, changelog_pb2.Manifest]:
@@ -252,7 +299,8 @@ def _manifests_read(table: Declared, bootstrap: str) -> dict[str, changelog_pb2.
 
 def tables_read(table: Declared) -> set[str]:
     """Return the names of the tables whose rows a declaration reads."""
-    return {source.topic for _, _, source in _sources(table) if source.is_table}
+    sources = [table.source_of(side) for side in table.all_sides]
+    return {source.topic for source in sources if source.is_table}
 
 
 def _changelog_plan(
@@ -291,19 +339,33 @@ def _changelog_plan(
     )
 
 
-def _sources(table: Declared) -> Iterator[tuple[str, str, Source]]:
-    """Yield each topic of each side: its name in a plan, the side's, and its source."""
+def _sources(table: Declared, matched: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str, Source]]:
+    """Yield each topic of each side: its name in a plan, the side's, and its source.
+
+    `matched`: topics by side, of those that have patterns.
+    """
     for side in table.all_sides:
-        for number, source in enumerate(table.source_of(side).of_one_topic()):
+        declared = table.source_of(side)
+        for number, source in enumerate(declared.of_one_topic(matched.get(side, declared.topics))):
             yield f"{side} {number}" if number else side, side, source
 
 
-def source_schemas(source: Source, registry: SchemaRegistry | None, seen: Collection[SchemaId] = ()) -> SourceSchemas:
-    """Return the schemas of a source's writers, by the registry or by the declaration."""
+def source_schemas(
+    source: Source,
+    registry: SchemaRegistry | None,
+    seen: Collection[SchemaId] = (),
+    *,
+    is_first_to_come: bool = True,
+) -> SourceSchemas:
+    """Return the schemas of a source's writers, by the registry or by the declaration.
+
+    `is_first_to_come`: the topic's first schema must be there; else its first record is waited for, and tells it.
+    """
     if not isinstance(source.value, Avro):
         return SourceSchemas()
     if registry is not None:
-        found = registry.writer_schemas(source.topic, source.value.schema, seen=seen)
+        needs_one = is_first_to_come
+        found = registry.writer_schemas(source.topic, source.value.schema, seen=seen, needs_one=needs_one)
         return SourceSchemas(found, can_learn=True)
     if not source.value.others:
         return SourceSchemas()
@@ -347,6 +409,17 @@ def _starting_offsets(topic: Topic, admin: KafkaAdmin, start: Start | None) -> s
             raise JobError(f'topic "{topic.name}" has no partition {partition}; it has {topic.partition_count}')
         offsets[partition] = offset
     return json.dumps({topic.name: {str(partition): offset for partition, offset in offsets.items()}})
+
+
+def _starts_of_all(sides: Sequence[SidePlan]) -> str:
+    """Return where a new query begins to read several topics (Spark's JSON)."""
+    if all(side.starting_offsets == "earliest" for side in sides):
+        return "earliest"
+    starts: dict[str, Mapping[str, int]] = {}
+    for side in sides:
+        earliest = {side.topic.name: {str(number): _EARLIEST for number in range(side.topic.partition_count)}}
+        starts.update(earliest if side.starting_offsets == "earliest" else json.loads(side.starting_offsets))
+    return json.dumps(starts)
 
 
 def _mode(table: Declared, options: Options) -> Mode:
@@ -449,11 +522,20 @@ def check_changelog(table: Declared, changelog: Topic, old: changelog_pb2.Manife
     )
 
 
-def plan_without_cluster(table: Declared, scratch: str) -> Plan:
-    """Return the plan of a job whose topics have one partition, for checks and tests that have no Kafka."""
+def plan_without_cluster(table: Declared, scratch: str, *, topics: Collection[str] = ()) -> Plan:
+    """Return the plan of a job whose topics have one partition, for checks and tests that have no Kafka.
+
+    `topics`: those that patterns may match.
+    """
     contract = load_contract(table)
     value_schema = row_schema(contract)
     check_repeatable(table)
+    sources = {side: table.source_of(side) for side in table.all_sides}
+    matched = {
+        side: [topic for topic in topics if source.matches(topic)] or [_MATCHED]
+        for side, source in sources.items()
+        if source.pattern
+    }
     sides = {
         name: SidePlan(
             side=side,
@@ -462,7 +544,7 @@ def plan_without_cluster(table: Declared, scratch: str) -> Plan:
             schemas=source_schemas(source, None),
             starting_offsets="earliest",
         )
-        for name, side, source in _sources(table)
+        for name, side, source in _sources(table, matched)
     }
     return Plan(
         table=table,

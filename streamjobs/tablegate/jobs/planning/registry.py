@@ -1,14 +1,16 @@
 """Ids of Avro schemas: the writers' of a source, and those of a table's values."""
 
+import base64
 import json
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Self, TypeVar
 
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from tablegate.gateway.contract.avro_references import written_out
 from tablegate.gateway.contract.registry_settings import RegistrySettings
@@ -26,6 +28,7 @@ from tablegate.jobs.planning.schemas import (
 from tablegate.v1 import changelog_pb2
 
 NOT_FOUND = (40401, 40402, 40403)  # the registry's own error codes: no such subject, version, schema
+_BUILT_IN = ("google/protobuf/", "confluent/")  # files that registries have
 _RECORD_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 T = TypeVar("T")
@@ -37,12 +40,14 @@ class SchemaRegistry:
     def __init__(self, settings: RegistrySettings) -> None:
         self._settings = settings
 
-    def writer_schemas(self, topic: str, schema: str, *, seen: Collection[SchemaId] = ()) -> WriterSchemas:
+    def writer_schemas(
+        self, topic: str, schema: str, *, seen: Collection[SchemaId] = (), needs_one: bool = True
+    ) -> WriterSchemas:
         """Return what the topic's writers have registered, sorted by how `schema`, the reader's, takes it.
 
         Subjects may be named after the topic, after topic and record, or after the record alone. `seen` are ids and
         GUIDs of records in the topic that none of these subjects has: they count by the names of their records. One
-        that the registry does not know cannot be read.
+        that the registry does not know cannot be read. `needs_one`: raise where there is none.
         """
         lost: dict[int, uuid.UUID | None] = {}
         with _Connection(self._settings) as connection:
@@ -56,21 +61,31 @@ class SchemaRegistry:
                     found.append(Registered(number, alone, guid=guid))
                 else:
                     lost[number] = guid
+        if not found and not needs_one:
+            return WriterSchemas({}, {}, {}).and_lost(lost)
         if not found:
             raise JobError(
                 f'the schema registry at {self._settings.url} has no subject "{topic}-value", and none of topic '
                 f'"{topic}" and a record; let a producer register its schema first, or run without the registry'
             )
-        return sort_schemas(topic, schema, found).and_lost(lost)
+        return sort_schemas(topic, schema, found, needs_one=needs_one).and_lost(lost)
 
     def register_value_schema(self, topic: str, schema: str) -> int:
         """Register the schema of a changelog's values and return its id."""
         return self.register(f"{topic}-value", schema)
 
     def register(self, subject: str, schema: str) -> int:
-        """Register a schema and return its id."""
+        """Register an Avro schema and return its id."""
         with _Connection(self._settings) as connection:
-            return connection.register(subject, schema)
+            return connection.register(subject, Schema(schema, "AVRO"))
+
+    def register_message(self, subject: str, files: Sequence[bytes]) -> int:
+        """Register a Protobuf file, the last of these serialized descriptors, and return its id.
+
+        The files that it imports are registered before, each under its own name, as Confluent's serializers do it.
+        """
+        with _Connection(self._settings) as connection:
+            return connection.register_files(subject, files)
 
 
 class _Connection:
@@ -111,10 +126,32 @@ class _Connection:
         found = self._ask(f"schema {schema_id} cannot be read", question)
         return self._written_out(found, f"schema {schema_id}") if found is not None else None
 
-    def register(self, subject: str, schema: str) -> int:
-        """Register an Avro schema and return its id."""
+    def register_files(self, subject: str, files: Sequence[bytes]) -> int:
+        """Register Protobuf files, the last under `subject` and those before under their names; return its id."""
+        found = [FileDescriptorProto.FromString(file) for file in files]
+        references: dict[str, list[SchemaReference]] = {}
+        schema = Schema("", "PROTOBUF")
+        for file in found:
+            # A reference brings nothing with it, so each file names all that it is made of.
+            named = [one for name in file.dependency for one in references[name]]
+            unique = list({one.name: one for one in named}.values())
+            # As the clients of Confluent write a file that they have no text of.
+            schema = Schema(base64.b64encode(file.SerializeToString()).decode(), "PROTOBUF", unique)
+            if file is found[-1]:
+                break
+            references[file.name] = unique
+            if not file.name.startswith(_BUILT_IN):
+                self.register(file.name, schema)
+                what = f'subject "{file.name}" cannot be read'
+                registered = self._ask(what, partial(self._client.lookup_schema, file.name, schema))
+                version = registered.version if registered is not None else 1
+                references[file.name] = [*unique, SchemaReference(file.name, file.name, version)]
+        return self.register(subject, schema)
+
+    def register(self, subject: str, schema: Schema) -> int:
+        """Register a schema and return its id."""
         try:
-            return self._client.register_schema(subject, Schema(schema, "AVRO"))
+            return self._client.register_schema(subject, schema)
         except Exception as error:  # noqa: BLE001 - the client's HTTP library has errors of its own
             raise self._failure(f'the schema cannot be registered under subject "{subject}"', error) from None
 

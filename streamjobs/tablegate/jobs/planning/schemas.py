@@ -10,7 +10,7 @@ of a decimal, and another unit of a time.
 import dataclasses
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,6 +44,16 @@ class WriterSchemas:
         why = dict.fromkeys(lost, "the schema registry does not know it")
         guids = {guid.hex.upper(): number for number, guid in lost.items() if guid is not None}
         return replace(self, incompatible={**why, **self.incompatible}, guids={**self.guids, **guids})
+
+    def renumbered(self, numbers: Mapping[str, int]) -> "WriterSchemas":
+        """Return the same with other numbers for those of these GUIDs."""
+        now = {number: numbers[guid] for guid, number in self.guids.items() if number >= WITHOUT_ID}
+        decoded, ignored, incompatible = (
+            {now.get(number, number): what for number, what in found.items()}
+            for found in (self.decoded, self.ignored, self.incompatible)
+        )
+        guids = {guid: now.get(number, number) for guid, number in self.guids.items()}
+        return WriterSchemas(decoded, ignored, incompatible, guids)
 
     def called(self, schema_id: int) -> str:
         """Return the id; the GUID of a schema that is known by it alone."""
@@ -89,8 +99,26 @@ class SourceSchemas:
     can_learn: bool = False
 
 
-def sort_schemas(topic: str, schema: str, found: Iterable[Registered]) -> WriterSchemas:
-    """Sort schemas of a topic by how `schema`, the reader's, takes them; raise `JobError` where it can read none.
+def merged_schemas(found: Sequence[SourceSchemas]) -> SourceSchemas:
+    """Return the schemas of topics that are read as one; an id that one of them can be read by counts for all."""
+    writers = [one.writers for one in found if one.writers is not None]
+    if not writers:
+        return SourceSchemas()
+    # Of those that are known by their GUID alone, each topic has numbers of its own.
+    alone = dict.fromkeys(guid for one in writers for guid, number in one.guids.items() if number >= WITHOUT_ID)
+    writers = [one.renumbered({guid: WITHOUT_ID + place for place, guid in enumerate(alone)}) for one in writers]
+    decoded = {number: text for one in writers for number, text in one.decoded.items()}
+    ignored = {number: name for one in writers for number, name in one.ignored.items() if number not in decoded}
+    known = {*decoded, *ignored}
+    incompatible = {number: why for one in writers for number, why in one.incompatible.items() if number not in known}
+    guids = {guid: number for one in writers for guid, number in one.guids.items()}
+    return SourceSchemas(WriterSchemas(decoded, ignored, incompatible, guids), all(one.can_learn for one in found))
+
+
+def sort_schemas(topic: str, schema: str, found: Iterable[Registered], *, needs_one: bool = True) -> WriterSchemas:
+    """Sort schemas of a topic by how `schema`, the reader's, takes them.
+
+    `needs_one`: raise `JobError` where it can read none.
 
     A record is meant for the reader if it has the reader's name or one of its aliases. Where the topic has no such
     record, and one other in its subject `<topic>-value`, that one is meant: it is the topic's only type.
@@ -112,7 +140,7 @@ def sort_schemas(topic: str, schema: str, found: Iterable[Registered]) -> Writer
             decoded[one.schema_id] = one.text
         else:
             incompatible[one.schema_id] = why
-    if not decoded:
+    if not decoded and needs_one:
         raise _nothing_to_read(topic, schema, ignored=ignored, incompatible=incompatible)
     guids = {one.guid.hex.upper(): one.schema_id for one in registered if one.guid is not None}
     return WriterSchemas(decoded, ignored, incompatible, guids)

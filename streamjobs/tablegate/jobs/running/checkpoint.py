@@ -216,7 +216,7 @@ class Checkpoint:
             self._check(owner, identity)
             return
         try:
-            self._write(IDENTITY_FILE, json.dumps(asdict(identity), indent=2))
+            self._write(IDENTITY_FILE, as_text(identity))
         except Exception as error:  # noqa: BLE001 - as above
             raise self._unusable(error) from None
 
@@ -288,6 +288,11 @@ class Checkpoint:
             stream.write(text.encode())
         finally:
             stream.close()
+
+
+def as_text(identity: Identity) -> str:
+    """Return what is in an `IDENTITY_FILE`."""
+    return json.dumps(asdict(identity), indent=2)
 
 
 def read_identity(text: str, location: str) -> Identity:

@@ -84,7 +84,7 @@ class _NoRecords:
         self._batched = scala_object(context, f"{_STREAMING}.runtime.MemoryStream")
         self._realtime = scala_object(context, f"{_STREAMING}.sources.LowLatencyMemoryStream")
 
-    def stream(self, topic: str, *, batched: bool, starting_offsets: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
+    def stream(self, topics: Sequence[str], *, batched: bool, starting_offsets: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
         """Return a stream that brings nothing; of micro-batches, there is not even a first one."""
         source = self._batched if batched else self._realtime
         return DataFrame(source.apply(self._spark._jsparkSession, 1, self._encoder).toDF(), self._spark)

@@ -36,6 +36,7 @@ from tablegate.jobs.kafka.markers import Markers, SourceOffsets
 from tablegate.jobs.kafka.topics import QUIET_CLIENT, KafkaAdmin, Topic, changelog_name, source_admin
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.plan import Plan
+from tablegate.jobs.running.new_topics import is_of_pattern
 from tablegate.v1 import changelog_pb2
 
 LAG_MAX = 1_000  # records; a generation that lags by no more has caught up
@@ -244,6 +245,6 @@ def has_read(next_offsets: SourceOffsets, wanted: SourceOffsets, plan: Plan) -> 
     return all(
         next_offsets.get(topic, {}).get(partition, 0) >= end
         for topic, offsets in wanted.items()
-        if topic in own
+        if topic in own or is_of_pattern(plan.table, topic)
         for partition, end in offsets.items()
     )

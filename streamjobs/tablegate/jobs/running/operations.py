@@ -20,6 +20,7 @@ from tablegate.jobs.kafka.job_group import hosts_of, job_group, rebuild_group, r
 from tablegate.jobs.kafka.manifests import JOB_MODES, has_manifest, read_manifests, remove_manifest
 from tablegate.jobs.kafka.topics import KafkaAdmin, Topic, read_to_end, source_admin
 from tablegate.jobs.planning.options import Start
+from tablegate.jobs.planning.patterns import matched_topics
 from tablegate.jobs.table import Global, Mode
 from tablegate.v1 import changelog_pb2
 
@@ -142,7 +143,11 @@ def start_at_offsets(table: Declared, bootstrap: str, offsets: Mapping[str, Mapp
     """Return the start at offsets by topic and partition; raise `JobError` where the table cannot begin there."""
     admin = source_admin(bootstrap)
     streamed = [name for name, side in table.all_sides.items() if not isinstance(side, Global)]
-    topics = sorted({topic for name in streamed for topic in table.source_of(name).topics})
+    matched = matched_topics(table, bootstrap)
+    topics = sorted(
+        {topic for name in streamed if name not in matched for topic in table.source_of(name).topics}
+        | {topic.name for found in matched.values() for topic in found}
+    )
     for name, wanted in offsets.items():
         if name not in topics:
             listed = ", ".join(f'"{topic}"' for topic in topics)

@@ -19,6 +19,7 @@ from tablegate.jobs.planning.plan import Plan, make_plan
 from tablegate.jobs.running.application import close_tables, java_errors, spark_application, stop_on_signals
 from tablegate.jobs.running.checkpoint import Checkpoint
 from tablegate.jobs.running.handover import HandoverPhase
+from tablegate.jobs.running.new_topics import with_new_topics
 from tablegate.jobs.running.resuming import is_written
 from tablegate.jobs.running.running_table import RunningTable, identity_of
 from tablegate.jobs.running.seeding import begins_from_state
@@ -105,6 +106,10 @@ def can_resume(spark: SparkSession, plan: Plan, start: Start | None, *, from_sta
         return not is_written(plan, admin)
     now = identity_of(plan, start)
     if begins_from_state(owner.begins) != from_state:
+        return False
+    try:
+        owner = with_new_topics(plan, owner, now)
+    except JobError:
         return False
     return (owner.logic, owner.source_topic_ids, owner.changelog_topic_id) == (
         now.logic,

@@ -8,7 +8,7 @@ Decision: docs/decisions/0077-a-job-goes-on-or-refuses.md
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.markers import SourceOffsets
@@ -17,6 +17,7 @@ from tablegate.jobs.planning.declarations import job_argument, rebuild_hint
 from tablegate.jobs.planning.logic import logic_changes
 from tablegate.jobs.planning.plan import Plan, SidePlan
 from tablegate.jobs.running.checkpoint import Checkpoint, Identity
+from tablegate.jobs.running.new_topics import is_of_pattern
 from tablegate.jobs.running.operations import newest_marker
 from tablegate.jobs.running.queries import TABLE_QUERY
 from tablegate.jobs.table import Mode
@@ -72,7 +73,10 @@ def check_resumes(plan: Plan, committed: SourceOffsets | None, admin: KafkaAdmin
     for side in plan.streamed.values() if committed is not None else ():
         name = side.topic.name
         first, end = sources.first_offsets(side.topic), sources.end_offsets(side.topic)
-        for partition, next_offset in sorted((committed or {}).get(name, {}).items()):
+        read = (committed or {}).get(name, {})
+        if plan.table.source_of(side.side).pattern:
+            read = {**dict.fromkeys(first, 0), **read}  # one that was matched since begins at its start
+        for partition, next_offset in sorted(read.items()):
             where = f'source topic "{name}" partition {partition}'
             if first.get(partition, 0) > next_offset:
                 lost = first[partition] - next_offset
@@ -130,12 +134,18 @@ def as_offsets(texts: Mapping[str, Mapping[str, int]]) -> SourceOffsets:
     return {topic: {int(partition): at for partition, at in offsets.items()} for topic, offsets in texts.items()}
 
 
-def lost_records(identity: Identity, older: Identity | None, read: SourceOffsets) -> dict[str, int]:
+def lost_records(
+    identity: Identity, older: Identity | None, read: SourceOffsets, *, gone: Iterable[str] = ()
+) -> dict[str, int]:
     """Return how many records an older generation was made of that a new one cannot read any more, by topic.
 
     `read`: how far the older one has read its sources. Without its identity, it was made of all that there ever were.
+    `gone`: topics of the older one that are there no more, and would be read.
     """
     lost = {}
+    for topic in gone:
+        began = older.first_offsets.get(topic, {}) if older is not None else {}
+        lost[topic] = sum(end - began.get(str(partition), 0) for partition, end in read.get(topic, {}).items())
     for topic, firsts in identity.first_offsets.items():
         began = older.first_offsets.get(topic, {}) if older is not None else {}
         if older is not None and older.source_topic_ids.get(topic) not in (None, identity.source_topic_ids[topic]):
@@ -151,7 +161,10 @@ def check_loss(plan: Plan, identity: Identity, checkpoint: Checkpoint) -> None:
     if plan.older is None:
         return
     old = checkpoint.sibling(plan.older.generation)
-    lost = lost_records(identity, old.owner(), old.committed_offsets(TABLE_QUERY) or {})
+    older = old.owner()
+    before = {*older.source_topic_ids} - {*identity.source_topic_ids} if older is not None else ()
+    gone = [topic for topic in before if is_of_pattern(plan.table, topic)]
+    lost = lost_records(identity, older, old.committed_offsets(TABLE_QUERY) or {}, gone=gone)
     # A history stands for what comes before the records that are read.
     with_history = {side.topic.name for side in plan.streamed.values() if side.source.history is not None}
     lost = {topic: count for topic, count in lost.items() if topic not in with_history}

@@ -8,7 +8,7 @@ running ──(a record of an unknown schema)──► running, with the registr
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -40,7 +40,7 @@ from tablegate.jobs.planning.logic import logic_of
 from tablegate.jobs.planning.options import Options, Start
 from tablegate.jobs.planning.plan import Plan, make_plan
 from tablegate.jobs.planning.schemas import SchemaId
-from tablegate.jobs.running.checkpoint import Checkpoint, Identity
+from tablegate.jobs.running.checkpoint import IDENTITY_FILE, Checkpoint, Identity, as_text
 from tablegate.jobs.running.dead_letters import DeadLetters
 from tablegate.jobs.running.expiry import RowExpiry, adopt_sweep, expires, finish_sweep, sweep
 from tablegate.jobs.running.handover import (
@@ -52,6 +52,7 @@ from tablegate.jobs.running.handover import (
     source_ends,
 )
 from tablegate.jobs.running.history import is_unread, keep_histories, read_histories
+from tablegate.jobs.running.new_topics import NewTopics, with_new_topics
 from tablegate.jobs.running.outputs import output_queries
 from tablegate.jobs.running.queries import (
     STALLED_S,
@@ -179,6 +180,14 @@ class RunningTable:
         else:
             check_logic(plan, owner.logic, identity.logic)
             check_source_tables(plan, owner)
+            known, owner = owner, with_new_topics(plan, owner, identity)
+            if owner != known:
+                checkpoint.decide(IDENTITY_FILE, as_text(owner))
+                log(
+                    "topics_matched",
+                    table=plan.table.name,
+                    topics=sorted({*owner.source_topic_ids} - {*known.source_topic_ids}),
+                )
         # Each table has its own number of shuffle partitions, and Spark keeps that setting for a session.
         session = table_session(self._spark, shuffle_partitions=plan.changelog.partition_count)
         # Their checkpoint is not the generation's. The job that keeps the table writes them.
@@ -239,6 +248,7 @@ class RunningTable:
         self._queries = start(self._frames, plan, outputs=outputs, catch_up=catch_up, once=self._options.once)
         self._monitor = self._new_monitor(self._queries)
         self._sources = TopicWatch(source_admin(plan.bootstrap), [side.topic for side in plan.streamed.values()])
+        self._new_topics = NewTopics(plan, source_admin(plan.bootstrap))
         if not catch_up:
             self._log_running(phase)
 
@@ -302,9 +312,9 @@ class RunningTable:
         elif newest > self._plan.generation and not self._is_rebuild:
             self._hand_over(newest)
         else:
-            if self._has_other_generation() or self._has_grown_source():
+            if self._has_other_generation() or self._has_grown_source() or self._has_new_topics():
                 self._end_queries()
-                self._begin(self._make_plan(self._plan.table, self._plan.generation))
+                self._begin(self._make_plan_again())
                 return
             self._places.poll(self._monitor.next_offsets)
             try:
@@ -378,6 +388,15 @@ class RunningTable:
             log("source_grew", table=self._plan.table.name, topic=now.name, partitions=now.partition_count)
         return bool(changed)
 
+    def _has_new_topics(self) -> bool:
+        """Return whether patterns match topics more, which the queries have to be started with."""
+        found = self._new_topics.found()
+        if found and self._plan.mode is Mode.REALTIME:
+            reason = "Real-time Mode needs a slot for each of their partitions; start the job again to read them"
+            log("topics_waiting", table=self._plan.table.name, topics=found, reason=reason)
+            return False
+        return bool(found)
+
     def _advance(self, handover: GenerationHandover) -> None:
         before = handover.phase
         handover.poll(self._worked_off(), is_idle=self._monitor.is_idle)
@@ -409,7 +428,7 @@ class RunningTable:
         log("unknown_schema", table=self._plan.table.name, topic=unknown.topic, schema_id=unknown.schema_id)
         self._seen_schemas.setdefault(unknown.topic, set()).add(unknown.schema_id)
         self._end_queries()
-        self._begin(self._make_plan(self._plan.table, self._plan.generation))
+        self._begin(self._make_plan_again())
 
     def _restart(self, event: str, reason: str) -> None:
         """Restart from the checkpoint; raise `JobError` after `RESTARTS_MAX` restarts without a batch."""
@@ -422,13 +441,21 @@ class RunningTable:
         self._end_queries()
         self._begin(self._plan)
 
-    def _make_plan(self, table: Declared, generation: int | None) -> Plan:
+    def _make_plan_again(self) -> Plan:
+        """Return the plan of the same generation, by the schemas and sources of now."""
+        # In Real-time Mode there are slots for the topics that it began with.
+        is_fixed = self._plan.mode is Mode.REALTIME
+        topics = [side.topic.name for side in self._plan.sides.values()] if is_fixed else None
+        return self._make_plan(self._plan.table, self._plan.generation, topics=topics)
+
+    def _make_plan(self, table: Declared, generation: int | None, *, topics: Collection[str] | None = None) -> Plan:
         return make_plan(
             table,
             self._options,
             generation=generation,
             start=self._start,
             seen_schemas=self._seen_schemas,
+            topics=topics,
         )
 
     def _hand_over(self, newest: int) -> None:
@@ -467,6 +494,7 @@ class RunningTable:
         if queries is None:
             return
         self._dead_letters.close()
+        self._new_topics.close()
         if self._expiry is not None:
             self._expiry.close()
             self._expiry = None

@@ -40,6 +40,7 @@ from tablegate.jobs.planning.logic import column_of
 from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import Plan
 from tablegate.jobs.running.checkpoint import COMMITS, OFFSET_LOG_HEAD, Checkpoint, Identity, read_offset_log
+from tablegate.jobs.running.new_topics import with_new_topics
 from tablegate.jobs.running.queries import TABLE_QUERY
 from tablegate.jobs.running.resuming import check_resumes
 from tablegate.jobs.running.source_places import PLACES_FILE
@@ -117,6 +118,7 @@ def _check_old(plan: Plan, old: Checkpoint, identity: Identity) -> Identity:
             "give the --checkpoints of its job"
         )
     why_not = why_not_from_state(table, owner.logic)
+    owner = with_new_topics(plan, owner, identity)
     if owner.source_topic_ids != identity.source_topic_ids:
         why_not = why_not or "a source topic was deleted and created again since"
     if why_not:

@@ -31,6 +31,7 @@ from tablegate.jobs.formats import (
 )
 from tablegate.jobs.frame_table import Declared
 from tablegate.jobs.messages import frame_indexes
+from tablegate.jobs.planning.patterns import is_never_matched
 from tablegate.jobs.table import Source
 
 START_TIME = datetime(2026, 1, 1, tzinfo=UTC)
@@ -82,18 +83,17 @@ class Record:
 def encode_events(table: Declared, batches: Sequence[Sequence[Event]]) -> list[list[Record]]:
     """Return the records of each batch; raise `UnfitEvent`. Offsets count the events of a topic's partition."""
     next_offsets: dict[tuple[str, int], int] = {}
+    declared = [table.source_of(side) for side in table.all_sides]
     sources: dict[str, list[Source]] = {}
-    for side in table.all_sides:
-        source = table.source_of(side)
-        for topic in source.topics:
-            sources.setdefault(topic, []).append(source)
     encoded: list[list[Record]] = []
     count = 0
     for batch_number, batch in enumerate(batches, start=1):
         encoded.append([])
         for number, event in enumerate(batch, start=1):
             where = f"batch {batch_number}, event {number}" if len(batches) > 1 else f"event {number}"
-            _check(event, sources, where)
+            _check(event, where)
+            if event.topic not in sources:
+                sources[event.topic] = _sources_of(event.topic, declared, where)
             key, value = _encoded(event, sources[event.topic], where)
             place = (event.topic, event.partition)
             offset = next_offsets.get(place, 0)
@@ -107,12 +107,20 @@ def encode_events(table: Declared, batches: Sequence[Sequence[Event]]) -> list[l
     return encoded
 
 
-def _check(event: object, sources: Mapping[str, object], where: str) -> None:
+def _sources_of(topic: str, declared: Sequence[Source], where: str) -> list[Source]:
+    """Return the sources that read a topic; raise `UnfitEvent` where none does."""
+    found = [source for source in declared if source.matches(topic)]
+    if not found:
+        known = ", ".join(dict.fromkeys(f'"{name}"' for source in declared for name in source.topics))
+        raise UnfitEvent(f'{where}: topic "{topic}" is none of the table\'s: {known}; correct it')
+    if any(source.pattern for source in found) and is_never_matched(topic):
+        raise UnfitEvent(f'{where}: topic "{topic}" is one that a pattern never matches; give it another name')
+    return found
+
+
+def _check(event: object, where: str) -> None:
     if not isinstance(event, Event):
         raise UnfitEvent(f"{where} is a {type(event).__name__}; give Event(topic, value=…)")
-    if event.topic not in sources:
-        known = ", ".join(f'"{topic}"' for topic in sources)
-        raise UnfitEvent(f'{where}: topic "{event.topic}" is none of the table\'s: {known}; correct it')
     if type(event.partition) is not int or event.partition < 0:
         raise UnfitEvent(f"{where}: partition {event.partition!r} is not a number from 0 on; correct it")
     if event.timestamp is not None and (not isinstance(event.timestamp, datetime) or event.timestamp.tzinfo is None):

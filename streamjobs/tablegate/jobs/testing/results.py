@@ -14,6 +14,7 @@ import fastavro
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from tablegate.gateway.contract import catalogue
 from tablegate.gateway.contract.columns import DURATION, WRAPPERS, is_map, is_message, is_money, is_timestamp
@@ -21,7 +22,8 @@ from tablegate.gateway.contract.keys import KeyType, decode_key
 from tablegate.gateway.contract.rows import RowDecoder
 from tablegate.gateway.contract.types import VERSION_HEADER, Version
 from tablegate.jobs.dataflow.sink_records import UnseenFields
-from tablegate.jobs.formats import Avro, Double, Format, Json, Long, Text
+from tablegate.jobs.formats import Avro, Double, Format, Json, Long, Protobuf, Text
+from tablegate.jobs.messages import frame_indexes
 from tablegate.jobs.planning.plan import Plan
 from tablegate.jobs.table import Output
 
@@ -242,6 +244,10 @@ def _decoded(form: Format, data: bytes | None) -> Any:
             return struct.unpack(">d", data)[0]
         case Avro():
             return fastavro.schemaless_reader(io.BytesIO(data[_FRAME_BYTES:]), json.loads(form.schema), None)
+        case Protobuf():
+            frame = _FRAME_BYTES + len(frame_indexes(form.descriptor)[0]) if form.framed else 0
+            message = GetMessageClass(form.descriptor).FromString(data[frame:])
+            return {field.name: _content(message, field) for field in form.descriptor.fields}
     return data
 
 

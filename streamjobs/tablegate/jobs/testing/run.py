@@ -60,7 +60,8 @@ def run_table(table: Declared, *batches: Iterable[Event], then_wait_s: float = 0
         encoded.append([])
         times_ms.append(times_ms[-1] + round(then_wait_s * 1000))
     with tempfile.TemporaryDirectory(prefix="tablegate-test-", ignore_cleanup_errors=True) as scratch:
-        plan = plan_without_cluster(table, scratch)
+        names = [record.topic for batch in encoded for record in batch]
+        plan = plan_without_cluster(table, scratch, topics=dict.fromkeys(names))
         plan = replace(plan, mode=Mode.MICROBATCH, sides=_with_partitions(plan.sides, encoded))
         session = with_settings(table_session(process_session(), shuffle_partitions=1))
         with _spark_errors(table):
@@ -226,7 +227,7 @@ class MemoryTopics:
     def __init__(self, spark: SparkSession, directory: Path, batches: Sequence[Sequence[Record]]) -> None:
         self._spark = spark
         self._directory = directory
-        self._streams: list[tuple[str, Any]] = []
+        self._streams: list[tuple[Sequence[str], Any]] = []
         self._next_stream = 0
         self._lines: dict[str, list[str]] = {}
         self._lengths: dict[str, int] = {}
@@ -236,10 +237,10 @@ class MemoryTopics:
         self._encoder = java_class(context, "org.apache.spark.sql.Encoders").STRING()
         self._source = java_class(context, f"{_STREAMING}.runtime.MemoryStream")
 
-    def stream(self, topic: str, *, batched: bool, starting_offsets: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
-        """Return the topic's records as they come; a batch is one JSON array of them."""
+    def stream(self, topics: Sequence[str], *, batched: bool, starting_offsets: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
+        """Return the topics' records as they come; a batch is one JSON array of them."""
         if self._next_stream == len(self._streams):
-            self._streams.append((topic, self._source.apply(self._spark._jsparkSession, self._encoder)))
+            self._streams.append((topics, self._source.apply(self._spark._jsparkSession, self._encoder)))
         _, stream = self._streams[self._next_stream]
         self._next_stream += 1
         arrays = DataFrame(stream.toDF(), self._spark)
@@ -264,8 +265,9 @@ class MemoryTopics:
         for topic in self._lines:
             self._lines[topic] += lines.get(topic, [])
             self._write_file(topic)
-        for topic, stream in self._streams:
-            stream.addData(scala_seq(self._spark.sparkContext, [f"[{','.join(lines.get(topic, []))}]"]))
+        for topics, stream in self._streams:
+            found = [line for topic in topics for line in lines.get(topic, [])]
+            stream.addData(scala_seq(self._spark.sparkContext, [f"[{','.join(found)}]"]))
 
     def _write_file(self, topic: str) -> None:
         text = "".join(f"{line}\n" for line in self._lines[topic])
