@@ -19,10 +19,13 @@ from pyspark.sql import functions as sql
 from pyspark.sql.functions import arrow_udf
 
 from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.samples import create_topic
 from tablegate.gateway.contract.types import RUN_HEADER, VERSION_HEADER, make_version
 from tablegate.jobs import FrameTable
+from tablegate.jobs.kafka.manifests import read_manifest, replace_manifest
 from tablegate.jobs.kafka.topics import KafkaAdmin
 from tablegate.jobs.publishing import JobError, publish, publish_batch
+from tablegate.v1.changelog_pb2 import Manifest
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.job.scores.declared import Scores, write_contract
 from tests.kit.job.user_session import user_session
@@ -157,6 +160,23 @@ class PacedReads:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+def test_rows_of_a_database_are_published(
+    spark: SparkSession, broker: Broker, table: FrameTable, scores: Scores
+) -> None:
+    # Derby comes with Spark, and would write a log into the working directory.
+    spark._jvm.java.lang.System.setProperty("derby.stream.error.file", "/dev/null")  # type: ignore[union-attr]
+    options = {"url": f"jdbc:derby:memory:{table.name};create=true", "dbtable": "scores"}
+    given = frame(spark, *((user, user / 2, "a") for user in range(100)))
+    given.drop("number").write.format("jdbc").options(**options, createTableColumnTypes="model VARCHAR(8)").save()
+    stored = spark.read.format("jdbc").options(**options)
+    # Read side by side, each part by its own query.
+    parts = stored.options(partitionColumn="user", lowerBound="0", upperBound="100", numPartitions="4").load()
+    columns = [name.lower() for name in parts.columns]
+    published = publish_batch(parts.toDF(*columns), table, bootstrap=broker.bootstrap)
+    assert (published.rows, published.set_aside) == (100, 0)
+    soon(lambda: len(scores.all()) == 100 and scores.all()[99] == (49.5, "a"), "the database's rows")
+
+
 def test_a_nightly_replacement_from_parquet_fails_no_read(
     spark: SparkSession, broker: Broker, table: FrameTable, scores: Scores, tmp_path: Path
 ) -> None:
@@ -219,6 +239,46 @@ def test_what_a_frozen_run_writes_behind_another_does_not_count(
     produce(broker.bootstrap, changelog, late)
     publish_batch(frame(spark, (2, 0.7, "c"), (3, 0.3, "c")), table, bootstrap=broker.bootstrap)
     soon(lambda: scores.all() == {1: (0.9, "b"), 2: (0.7, "c"), 3: (0.3, "c")}, "rows of the other runs alone")
+
+
+def test_a_replacement_takes_no_number_that_another_run_had(
+    spark: SparkSession, broker: Broker, name: str, table: FrameTable
+) -> None:
+    publish_batch(frame(spark, (1, 0.5, "a")), table, bootstrap=broker.bootstrap)
+    # Of one that is frozen: its tasks go on writing to the topic of this name when it wakes.
+    create_topic(broker.bootstrap, f"{name}-g2-changelog", 1, {})
+    published = publish_batch(frame(spark, (2, 0.5, "b")), table, bootstrap=broker.bootstrap, replace=True)
+    assert published.generation == 3
+    assert KafkaAdmin(broker.bootstrap).changelogs(name).keys() == {1, 3}
+
+
+def test_a_frozen_run_publishes_nothing_over_another(
+    spark: SparkSession, broker: Broker, name: str, table: FrameTable
+) -> None:
+    publish_batch(frame(spark, (1, 0.5, "a")), table, bootstrap=broker.bootstrap)
+    old = read_manifest(broker.bootstrap, name)
+    assert old is not None
+    # Frozen behind its last check: all that it has to do yet is to publish.
+    frozen = Manifest.FromString(old.SerializeToString())
+    frozen.generation = 2
+    publish_batch(frame(spark, (2, 0.5, "b")), table, bootstrap=broker.bootstrap, replace=True)
+    publish_batch(frame(spark, (3, 0.5, "c")), table, bootstrap=broker.bootstrap, replace=True)
+    newest = read_manifest(broker.bootstrap, name)
+    with pytest.raises(JobError, match=f'table "{name}" has been published by another run while this one stood still'):
+        replace_manifest(broker.bootstrap, frozen, old=old)
+    (*_, last) = [record for record in consume(broker.bootstrap, "tables") if record.key == name.encode()]
+    assert Manifest.FromString(last.value or b"") == newest == read_manifest(broker.bootstrap, name)
+    # One that has died behind its write is passed over.
+    produce(broker.bootstrap, "tables", [NewRecord(name.encode(), frozen.SerializeToString())])
+    assert read_manifest(broker.bootstrap, name) == newest
+    # Of two that add rows, the second would write under the number of the first.
+    added = publish_batch(frame(spark, (4, 0.5, "d")), table, bootstrap=broker.bootstrap)
+    assert newest is not None
+    late = Manifest.FromString(newest.SerializeToString())
+    late.run_sequence += 1
+    with pytest.raises(JobError, match="so what this one has is not published; begin it again"):
+        replace_manifest(broker.bootstrap, late, old=newest)
+    assert added.generation == newest.generation
 
 
 def head(record: RawRecord) -> dict[str, bytes]:

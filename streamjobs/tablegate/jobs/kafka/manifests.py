@@ -7,7 +7,7 @@ Decision: docs/decisions/0045-a-generations-manifest-is-fixed.md
 
 from contextlib import closing, suppress
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, Message, Producer
 from google.protobuf.message import DecodeError
 
 from tablegate.gateway.contract.kafka_refusals import Right
@@ -43,6 +43,25 @@ def publish_manifest(bootstrap: str, manifest: changelog_pb2.Manifest) -> None:
     _write(bootstrap, manifest.table, manifest.SerializeToString())
 
 
+def replace_manifest(bootstrap: str, manifest: changelog_pb2.Manifest, *, old: changelog_pb2.Manifest | None) -> None:
+    """Write the manifest behind `old`, and return when Kafka has it; raise `JobError` where another one is between.
+
+    Whoever was frozen behind its last check wakes up here, and others may have published meanwhile. Nobody can keep it
+    from writing. So it looks back, and writes again what was there: of two, the first in the topic counts.
+    """
+    offset = _write(bootstrap, manifest.table, manifest.SerializeToString())
+    _, before = _newest_records(bootstrap, end=offset).get(manifest.table, (0, None))
+    with suppress(DecodeError):
+        # Its own, where Kafka had it twice.
+        if (None if before is None else changelog_pb2.Manifest.FromString(before)) in (old, manifest):
+            return
+    _write(bootstrap, manifest.table, before)
+    raise JobError(
+        f'table "{manifest.table}" has been published by another run while this one stood still, so what this one has '
+        "is not published; begin it again"
+    )
+
+
 def remove_manifest(bootstrap: str, table: str, *, newest: int) -> None:
     """Write that the table has no manifest, and return when Kafka has it; raise `JobError`.
 
@@ -61,25 +80,30 @@ def past_generation(bootstrap: str, table: str) -> int:
     return manifest.generation if manifest is not None else 0
 
 
-def _write(bootstrap: str, table: str, value: bytes | None) -> None:
+def _write(bootstrap: str, table: str, value: bytes | None) -> int:
+    """Write a record, and return its offset when Kafka has it; raise `JobError`."""
     errors: list[KafkaError] = []
+    offsets: list[int] = []
+
+    def note(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            errors.append(error)
+        else:
+            offsets.append(message.offset() or 0)
+
     producer = Producer({**settings_of(bootstrap).librdkafka(), "acks": "all", **QUIET_CLIENT})
     topic = manifests_topic(bootstrap)
-    producer.produce(
-        topic,
-        key=table.encode(),
-        value=value,
-        on_delivery=lambda error, _: errors.append(error) if error is not None else None,
-    )
+    producer.produce(topic, key=table.encode(), value=value, on_delivery=note)
     if producer.flush(BROKER_TIMEOUT_S) > 0:
         raise broker_away(bootstrap)
     if errors:
         why = why_not(bootstrap, errors[0], Right("Write", "topic", topic))
         raise JobError(f'the manifest cannot be written to topic "{topic}" at {bootstrap}: {why}')
+    return offsets[0]
 
 
 def read_manifest(bootstrap: str, table: str) -> changelog_pb2.Manifest | None:
-    """Return the newest manifest of the table; None where it has none.
+    """Return the newest manifest of the table, that of the highest generation; None where it has none.
 
     Raise `JobError`, also where the table is of a topic that others write: no job keeps that.
     """
@@ -117,8 +141,11 @@ def has_manifest(bootstrap: str, table: str) -> bool:
     return table in _newest_records(bootstrap)
 
 
-def _newest_records(bootstrap: str) -> dict[str, tuple[int, bytes]]:
-    """Return offset and value of each table's newest manifest that is no tombstone; nothing before the first job."""
+def _newest_records(bootstrap: str, *, end: int | None = None) -> dict[str, tuple[int, bytes]]:
+    """Return offset and value of each table's newest manifest that is no tombstone; nothing before the first job.
+
+    `end`: the first offset that does not count.
+    """
     topic = manifests_topic(bootstrap)
     if KafkaAdmin(bootstrap).find(topic) is None:
         return {}
@@ -126,7 +153,19 @@ def _newest_records(bootstrap: str) -> dict[str, tuple[int, bytes]]:
     with closing(read_to_end(bootstrap, topic, 0)) as records:
         for record in records:
             table, value = (record.key() or b"").decode(errors="replace"), record.value()
-            newest.pop(table, None)
-            if value is not None:
+            if end is not None and (record.offset() or 0) >= end:
+                break
+            if value is None:
+                newest.pop(table, None)
+            elif table not in newest or not _is_older(value, newest[table][1]):
+                newest.pop(table, None)
                 newest[table] = record.offset() or 0, value
     return newest
+
+
+def _is_older(value: bytes, newest: bytes) -> bool:
+    """Return whether a manifest is of an older generation than that before it, as one that was frozen may leave it."""
+    with suppress(DecodeError):
+        manifest, before = changelog_pb2.Manifest.FromString(value), changelog_pb2.Manifest.FromString(newest)
+        return not manifest.HasField("foreign") and manifest.generation < before.generation
+    return False  # a damaged one is told

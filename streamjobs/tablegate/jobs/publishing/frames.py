@@ -45,7 +45,7 @@ from tablegate.jobs.errors import JobError
 from tablegate.jobs.frame_table import FrameTable
 from tablegate.jobs.jars.jars import jars
 from tablegate.jobs.kafka.job_group import JobGroup, job_group
-from tablegate.jobs.kafka.manifests import past_generation, publish_manifest, read_manifest
+from tablegate.jobs.kafka.manifests import past_generation, read_manifest, replace_manifest
 from tablegate.jobs.kafka.markers import Markers
 from tablegate.jobs.kafka.topics import (
     DEAD_LETTERS_NEW_SETTINGS,
@@ -166,7 +166,7 @@ def publish(
         stored.claim(identity)
         is_building = is_new and old is not None
         if not is_building:
-            publish_manifest(bootstrap, target.manifest)
+            replace_manifest(bootstrap, target.manifest, old=old)
         group.check()
         query = _start(frame, target, stored, first, output_mode, every_s, available_now=available_now)
     except BaseException:
@@ -209,6 +209,9 @@ def publish_batch(
                 f"{frame_of(table)} is kept by a stream, whose next row of a key would be older than this run's; "
                 "publish the whole table with replace=True, or feed the stream"
             )
+        # Before the changelogs of runs that failed are dropped: one of these may only stand still, and would write to
+        # the topic of that name, whosever it is by then.
+        generation = _free_generation(bootstrap, table, old) if is_new else None
         if is_new:
             _drop_unused(bootstrap, table, old)
         target = _target(
@@ -217,7 +220,7 @@ def publish_batch(
             value_schema,
             bootstrap,
             old,
-            generation=_free_generation(bootstrap, table, old) if is_new else None,
+            generation=generation,
             mode=None,
             partitions=partitions,
             registry=registry,
@@ -225,14 +228,14 @@ def publish_batch(
         sequence = 1 if is_new or old is None else old.run_sequence + 1
         target.manifest.run_sequence = sequence
         if not is_new:
-            publish_manifest(bootstrap, target.manifest)
+            replace_manifest(bootstrap, target.manifest, old=old)
         group.check()
         markers = Markers(bootstrap, target.changelog, target.generation)
         counts = _write(frame, target, sequence, run=markers.begin_run())
         markers.publish_batch(sequence)
         group.check()
         if is_new:
-            publish_manifest(bootstrap, target.manifest)
+            replace_manifest(bootstrap, target.manifest, old=old)
             _end(bootstrap, old)
     log("published", table=table.name, generation=target.generation, sequence=sequence, **asdict(counts))
     return Published(generation=target.generation, **asdict(counts))
@@ -386,6 +389,7 @@ class _Membership:
         """Raise `JobError` where another one has the table."""
         if self._error is not None:
             raise self._error
+        self._group.check_kept()  # after it was frozen, its poll may not have heard of it yet
 
     def leave(self) -> None:
         """Leave the group."""
@@ -456,7 +460,7 @@ class _Watch(threading.Thread):
         return self._query.lastProgress is not None and not self._query.status["isDataAvailable"]
 
     def _replace(self, old: changelog_pb2.Manifest) -> None:
-        publish_manifest(self._target.bootstrap, self._target.manifest)
+        replace_manifest(self._target.bootstrap, self._target.manifest, old=old)
         _end(self._target.bootstrap, old)
         self._old = None
         log("in_place", table=self._target.table.name, generation=self._target.generation)
