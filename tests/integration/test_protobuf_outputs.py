@@ -89,6 +89,9 @@ def message(chance: random.Random) -> Any:
         "wrapped": lambda: chance.choice([{}, {"value": whole(64)}]),
         "wrapped_text": lambda: {"value": text()},
         "times": lambda: [time() for _ in range(chance.randrange(3))],
+        "cash": lambda: chance.choice(
+            [{}, {"currency_code": "EUR", "units": 2**62, "nanos": 1}, {"units": -3, "nanos": -999_999_999}]
+        ),
         "kinds": lambda: [chance.choice([0, 1, -5]) for _ in range(chance.randrange(3))],
     }
     makers |= {name: (text if name == "left" else part) for name in ("left", "right") if name in makers}
@@ -144,8 +147,11 @@ def test_values_that_a_message_cannot_hold_fail(
 @pytest.mark.parametrize("value", ["-1", "CAST(18446744073709551616 AS DECIMAL(38, 0))", "1.5e19"])
 def test_unsigned_field_takes_no_other_number(spark: SparkSession, value: str) -> None:
     form = replace(EVERY, message="tests.written.Every")
-    others = [f"NULL AS `{one.name}`" for one in form.descriptor.fields if one.name not in ("a_uint64", "at", "took")]
+    others = [
+        f"NULL AS `{one.name}`" for one in form.descriptor.fields if one.name not in ("a_uint64", "at", "took", "cash")
+    ]
     times = ["CAST(NULL AS TIMESTAMP) AS at", "CAST(NULL AS INTERVAL DAY TO SECOND) AS took"]
+    times.append("CAST(NULL AS STRUCT<currency_code: STRING, amount: DECIMAL(28, 9)>) AS cash")
     typed = [one.replace("NULL", kind) for one in others for kind in [_null_of(one)]]
     frame = spark.sql(f"SELECT {', '.join([*typed, *times, f'{value} AS a_uint64'])}")
     tried = frame.select(attempt(sql.expr(encoded_sql(form))).alias("tried")).collect()[0].tried
