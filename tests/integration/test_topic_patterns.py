@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
@@ -14,8 +15,11 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from tablegate.client.failures import failure_of
 from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.samples import create_topic
+from tablegate.gateway.contract.binder.binder import bind
+from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.gateway.contract.registry_settings import RegistrySettings
 from tablegate.gateway.contract.types import VERSION_HEADER, Version, read_version
 from tablegate.jobs.errors import JobError
@@ -26,6 +30,8 @@ from tablegate.jobs.planning.options import Options
 from tablegate.jobs.running.operations import start_at_offsets
 from tablegate.jobs.table import Json, Mode, RowOutput, Source, Table, Text
 from tablegate.jobs.testing import Event, UnfitEvent, run_table
+from tests.kit.gateway_processes.gateway import GatewayProcess, soon
+from tests.kit.gateway_processes.row_queries import RowQueries
 from tests.kit.job.counting_job import CONTRACT, JobInProcess, newest_by_key, orders, rows, write_job
 from tests.kit.job.process import wait_until
 from tests.kit.programs.kafka import NewRecord, consume, delete_topic, drop_records, produce
@@ -106,6 +112,42 @@ def test_topics_are_taken_up_when_they_come(
     assert start_at_offsets(load_table(declared.job), broker.bootstrap, {fourth: {0: 1}}).offsets == {fourth: {0: 1}}
     with pytest.raises(JobError, match=f'"{declared.prefix}.x" is not a source .* it reads "{fourth}", "{first}"'):
         start_at_offsets(load_table(declared.job), broker.bootstrap, {f"{declared.prefix}.x": {0: 1}})
+
+
+def test_own_writes_to_a_topic_that_has_come_are_read(
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options
+) -> None:
+    declared = Declared(broker, tmp_path)
+    first = declared.topic("a", 2)
+    contract = tmp_path / "orders.proto"
+    with (
+        JobInProcess(spark, declared.job, options) as running,
+        GatewayProcess(tmp_path / "gateway", broker.bootstrap, contract=contract, workers=1) as gateway,
+    ):
+        queries = RowQueries(gateway, bind(load_descriptors(contract)).queries.values())
+
+        def count_at(topic: str, offset: int) -> int | str:
+            """Return how many orders an answer has that has a record in it; or why there is none."""
+            running.table.poll()
+            position = {"topic": topic, "offsets": {0: offset}}
+            try:
+                read_options = {"at_least_source": {"topics": [position]}}
+                return int(queries.get(customer="ann", read_options=read_options).order_count)
+            except grpc.RpcError as error:
+                return failure_of(error).reason
+
+        soon(lambda: count_at(first, 1) == 2, "the first topic's orders", 120)
+        assert count_at(f"{declared.prefix}.b", 2) == "UNTRACKED_SOURCE"
+        second = declared.topic("b", 3)
+        seen = set()
+
+        def has_come() -> bool:
+            seen.add(found := count_at(second, 2))
+            return found == 5
+
+        soon(has_come, "the second topic's orders", 120)
+        # An answer with less would not have had the record in it.
+        assert seen <= {"UNTRACKED_SOURCE", "NOT_CAUGHT_UP", 5}, seen
 
 
 def test_matched_topic_that_is_gone(spark: SparkSession, broker: Broker, tmp_path: Path, options: Options) -> None:
