@@ -2,6 +2,7 @@
 
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +18,12 @@ from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.planning.options import Options
 from tablegate.jobs.running.audit import EQUAL, audit_table
 from tablegate.jobs.running.checkpoint import COMMITS, Checkpoint
-from tablegate.jobs.running.expiry import adopt_sweep, finish_sweep, newest_sweep, sweep
+from tablegate.jobs.running.expiry import SWEEP_FILE, adopt_sweep, finish_sweep, newest_sweep, sweep
 from tablegate.jobs.running.queries import TABLE_QUERY
 from tablegate.jobs.running.session import table_session
 from tablegate.jobs.running.state_records import read_state
 from tests.kit.job.counting_job import JobInProcess, orders, rows, write_job
-from tests.kit.job.process import JobProcess, wait_until
+from tests.kit.job.process import WAIT_S, JobProcess, wait_until
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
@@ -143,40 +144,70 @@ def test_a_sweep_that_was_cut_off_is_finished(
         with pytest.raises(InterruptedError):
             finish_sweep(session, swept, cut_off, run=run, row_outputs=True)
     produce(broker.bootstrap, topic, of("old", 1) + of("new", 1, partition=1))
-    with JobInProcess(spark, job, options) as running:
+    with ThreadPoolExecutor(1) as starting:  # as jobs start their tables
+        started = starting.submit(JobInProcess, spark, job, options).result()
+    with started as running:
         # The old row's state has gone with the sweep, where that counts; else it had an input in time.
         old = (4, 0.0) if moment == MOMENTS[0] else (1, 0.0)
         run_until_rows(running, options, job, {"old": old, "new": (4, 1.0)})
+        running.run_until_read(topic, 9)  # so that the batch is done, and the audit skips no row
     check_audit(spark, options, job)
     if moment != MOMENTS[0]:
         assert newest_sweep(checkpoint).is_done
 
 
-@pytest.mark.long
-@pytest.mark.timeout(1_800)
+class SweepSteps:
+    """Counts the steps of a table's sweeps, by what is in its checkpoint."""
+
+    def __init__(self, options: Options, name: str) -> None:
+        self._directory = Path(options.checkpoints) / name / "g1"
+        self._last: object = None
+        self.count = 0
+
+    def watch(self) -> None:
+        """Count a step, where there is something else than before: rows being sorted, decided, removed, done."""
+        file = self._directory / SWEEP_FILE
+        text = file.read_text() if file.exists() else ""
+        now = text, (self._directory / "sweep-expired").exists(), (self._directory / "sweep-query").exists()
+        self.count += now != self._last
+        self._last = now
+
+
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.long)])
 def test_kills_among_sweeps_lose_no_input(
-    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options, kills: int
 ) -> None:
-    kills, chosen = 20, random.Random(7)
+    chosen = random.Random(7)
     topic = new_topic(broker.bootstrap, 2)
-    job = write_job(tmp_path, "kills_expiring", topic, more=EXPIRING)
+    job = write_job(tmp_path, name := f"kills_expiring_{kills}", topic, more=EXPIRING)
     arguments = ("--table", job, "--bootstrap", broker.bootstrap, "--checkpoints", options.checkpoints)
     counts: dict[str, list[int]] = {}
-    for number in range(kills + 1):
+    produced = 0
+    for number in range(kills):
         with JobProcess(tmp_path / "job", *arguments) as running:
             running.wait_for("running")
-            end_s = time.monotonic() + chosen.uniform(0.5, 15.0)
-            while time.monotonic() < end_s:  # so that there are rows to be removed at each sweep
+            # A sweep comes each six seconds at most, and takes some: a life of so many steps ends anywhere in one.
+            steps, wanted = SweepSteps(options, name), chosen.randrange(2, 9)
+            end_s = time.monotonic() + WAIT_S
+            while steps.count < wanted and time.monotonic() < end_s:
                 partition, customer = chosen.randrange(2), f"new{chosen.randrange(50)}"
                 counts.setdefault(customer, [0, 0])[partition] += 1
-                old = of(f"old{number}", 1, OLD_MIN)
+                old = of(f"old{number}", 1, OLD_MIN)  # so that there are rows to be removed at each sweep
                 produce(broker.bootstrap, topic, [*of(customer, 1, partition=partition), *old])
+                produced += 2
+                steps.watch()
+            time.sleep(chosen.uniform(0.0, 0.5))
     expected = {customer: (first, float(second)) for customer, (first, second) in counts.items()}
+    expected["last"] = (1, 0.0)
     with JobInProcess(spark, job, options) as last:
+        produce(broker.bootstrap, topic, of("last", 1))
         run_until_rows(last, options, job, expected)
-    checkpoint = Checkpoint(spark, f"{options.checkpoints}/kills_expiring/g1")
+        last.run_until_read(topic, produced + 1)  # so that the batch is done, and the audit skips no row
+    checkpoint = Checkpoint(spark, f"{options.checkpoints}/{name}/g1")
     print(f"{kills} kills, {newest_sweep(checkpoint).number} sweeps, {len(expected)} rows, 0 different")
-    assert state_rows(spark, options, "kills_expiring") == len(expected)
+    assert newest_sweep(checkpoint).number > 0
+    assert state_rows(spark, options, name) == len(expected)
     check_audit(spark, options, job)
 
 

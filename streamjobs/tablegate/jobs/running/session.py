@@ -104,6 +104,7 @@ MICROBATCH_SLOTS = 2  # dead letters, outputs and tables in micro-batches share 
 SLOTS_POLL_S = 0.5
 
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:\s*,\s*\d+)?])?")
+_SESSIONS = "org.apache.spark.sql.classic.SparkSession"
 _KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _SUBMIT_JARS = '--jars "$(python -c \'from tablegate.jobs.jars.jars import jars; print(*jars("spark"), sep=",")\')"'
 
@@ -161,6 +162,9 @@ def table_session(spark: SparkSession, *, shuffle_partitions: int) -> SparkSessi
     """Return a session of the same application, for the queries of one table."""
     session = spark.newSession()
     session.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
+    # PySpark makes a session the active one for the first thread alone, and tables start in others. What the state of a
+    # query is read into has no other to run in.
+    java_class(spark.sparkContext, _SESSIONS).setActiveSession(session._jsparkSession)
     return session
 
 
