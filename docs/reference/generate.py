@@ -308,8 +308,10 @@ def metrics_page() -> str:
     """
     from prometheus_client.metrics import MetricWrapperBase
 
-    from tablegate.gateway.http.rpc.calls import Durations
-    from tablegate.gateway.server.metrics import process_metrics, store_metrics
+    from tablegate.gateway.contract.types import Partition
+    from tablegate.gateway.server.metrics import HistoryReach, process_metrics, store_metrics, usage_metrics
+    from tablegate.gateway.stores.base import StoreUsage
+    from tablegate.gateway.telemetry.measures import Measures
     from tablegate.jobs import metrics
     from tablegate.v1.status_pb2 import GetStatusResponse
 
@@ -320,14 +322,21 @@ def metrics_page() -> str:
     table.generations.add(state=1)  # type: ignore[arg-type]
     table.poison.add(reason="a reason")
     table.partitions.add(phase=1, state=1).as_of_time.GetCurrentTime()  # type: ignore[arg-type]
-    process = {"process": "a process", "calls": [("a path", 0, Durations().counts, 0)], "refused": {"a limit": 1}}
+    measures = Measures()
+    for histograms in measures.histograms:
+        histograms[histograms.labels].add(1)
+    for counts in measures.counts:
+        counts[counts.labels] += 1
+    process = {"process": "a process", **measures.numbers()}
     process.update(dict.fromkeys(("cpu_s", "memory_bytes", "open_files", "start_s", "kept_bytes"), 1))
     text = NOTE + "# Metrics\n\n"
     head = "| metric | kind | labels | meaning |\n|---|---|---|---|\n"
     text += "## Gateways\n\n`GET /metrics` on the gateway's port, or on that of `--admin`, in the text format of "
     text += "Prometheus or, where it is asked for, of OpenMetrics. Any worker answers for all: counts are of all "
     text += f"workers together, and go on where a worker is started again.\n\n{head}"
-    for family in (*process_metrics([process]), *store_metrics(status)):
+    reach = HistoryReach("a table", Partition(0), 1, 1)
+    usage = usage_metrics(StoreUsage(1, 1, {"a kind": 1}), [reach])
+    for family in (*process_metrics([process]), *store_metrics(status), *usage):
         if not family.samples:
             raise SystemExit(f"metrics: nothing here makes a sample of {family.name}")
         labels = ", ".join(f"`{label}`" for label in family.samples[0].labels if label != "le")

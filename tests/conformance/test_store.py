@@ -86,6 +86,18 @@ def test_a_row_is_read_back(store: StoreWriter) -> None:
         assert snapshot.get_stored(ID, P0, b"a") == StoredRow(make_version(1, 1), b"row")
 
 
+def test_entries_are_counted_by_kind(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 1, b"row"), change(1, b"b", 1, b"row")], position(2))
+    store.apply(ID, P0, [change(2, b"a", 2, None)], position(3))
+    with store.snapshot() as snapshot:
+        usage = snapshot.usage()
+        # Redis is not on this machine: it is asked for what it takes by others.
+        if usage is not None:
+            assert usage.entries == {"rows": 2, "tombstones": 1, "history": 3, "index": 0, "repairs": 0}
+    with store.snapshot() as snapshot:
+        assert (snapshot.usage() is None) == (usage is None)
+
+
 def test_an_empty_row_is_a_row(store: StoreWriter) -> None:
     store.apply(ID, P0, [change(0, b"a", 1, b"")], position(1))
     assert get(store, b"a") == b""

@@ -29,6 +29,12 @@ LAG = Gauge(
     "Records of a source that were unread when the newest batch began.",
     ("table", "topic"),
 )
+LAG_SECONDS = Gauge(
+    "tablegate_job_source_lag_seconds",
+    "How long ago a source had no more than what was read when the newest batch began; at least so long, where the "
+    "table has been behind since it was started.",
+    ("table", "topic"),
+)
 MARKER_TIME = Gauge(
     "tablegate_job_marker_time_seconds", "When the newest progress marker was written, in Unix time.", _TABLE
 )

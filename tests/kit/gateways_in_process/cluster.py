@@ -36,6 +36,7 @@ from tablegate.gateway.server.health import Health
 from tablegate.gateway.server.metadata import metadata_methods
 from tablegate.gateway.stores.base import Phase, StoreUnavailable
 from tablegate.gateway.stores.notifier import Notifier
+from tablegate.gateway.telemetry.measures import Measures
 from tablegate.v1.status_pb2 import GetStatusResponse
 from tests.kit.store.breaking import BreakingStore
 from tests.kit.store.memory import MemoryStore
@@ -110,6 +111,7 @@ class ClusterGateway:
         self._tls = tls
         self._loop = loop
         self._limits = limits
+        self.measures = Measures()
         self._call_limits = call_limits
         self._switch_s = switch_s
         self._answer_bytes_max = answer_bytes_max
@@ -182,12 +184,15 @@ class ClusterGateway:
         if self._tls is not None:
             credentials = Credentials(self._tls.certificate, self._tls.key, self._tls.client_ca)
         forwarder = GrpcForwarder(
-            ForwardTokenSigner(self._signer, wall_clock_ms).sign, credentials, answer_bytes_max=self._answer_bytes_max
+            ForwardTokenSigner(self._signer, wall_clock_ms).sign,
+            credentials,
+            answer_bytes_max=self._answer_bytes_max,
+            measures=self.measures,
         )
         self.router = Router(Directory(switch_s=self._switch_s), forwarder)
         parts = self.catalogue, self.store, self._signer, self._notifier
         methods = {
-            **query_methods(*parts, ends=self.ends, router=self.router, limits=self._limits),
+            **query_methods(*parts, ends=self.ends, router=self.router, limits=self._limits, measures=self.measures),
             **metadata_methods(*parts, ends=self.ends, router=self.router),
             **Health(self.catalogue).methods(),
         }
@@ -199,6 +204,7 @@ class ClusterGateway:
             tls=self._tls,
             call_limits=self._call_limits,
             gate=self.gate,
+            measures=self.measures,
         )
 
     def _watched(self, methods: Methods) -> Methods:

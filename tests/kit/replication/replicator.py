@@ -18,6 +18,7 @@ from tablegate.gateway.kafka.log import Clock, TopicPartition
 from tablegate.gateway.replication.indexing import BUILD_ROWS_MAX
 from tablegate.gateway.replication.replicator import Replicator
 from tablegate.gateway.stores.base import Position
+from tablegate.gateway.telemetry.measures import Measures
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker, SourceTopic
 from tablegate.v1.status_pb2 import GetStatusResponse, TableStatus
@@ -161,6 +162,7 @@ class Gateway:
     full: bool = False
     log: type[MemoryLog] = MemoryLog
     index_rows_max: int = BUILD_ROWS_MAX
+    measures: Measures = field(default_factory=Measures)
 
     def __post_init__(self) -> None:
         self.store = MemoryStore(free_bytes=lambda: 0 if self.full else 1)
@@ -176,6 +178,7 @@ class Gateway:
             clock=self.clock,
             on_move=self.observer,
             index_rows_max=self.index_rows_max,
+            measures=self.measures,
         )
 
     def steps(self, count: int = 8, *, pass_s: float = 0.01) -> None:

@@ -16,6 +16,7 @@ from tablegate.gateway.replication.repair import REPAIR_GRACE_S
 from tablegate.gateway.replication.replicator import Replicator
 from tablegate.gateway.replication.transfers import TransferClient
 from tablegate.gateway.stores.base import Phase, Position, StoreWriter
+from tablegate.gateway.telemetry.measures import Measures
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import Manifest
 from tablegate.v1.status_pb2 import GetStatusResponse
@@ -133,6 +134,7 @@ class World:
         self.stores: dict[str, StoreWriter] = {}  # by name of the gateway, while it runs
         self.transfers: TransferClient | None = None  # by which gateways that start from now on ask for rows
         self.transfer_offsets_min = 1
+        self.measures = Measures()  # of all gateways together
         self._zones = zones
         self._repair_grace_s = repair_grace_s
         self._lag = lag
@@ -167,6 +169,7 @@ class World:
             on_move=member.observer,
             transfers=self.transfers,
             transfer_offsets_min=self.transfer_offsets_min,
+            measures=self.measures,
         )
         self.stores[member.name] = member.store
 

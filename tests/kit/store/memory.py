@@ -25,6 +25,7 @@ from tablegate.gateway.stores.base import (
     StoredRows,
     StoreFull,
     StoreUnavailable,
+    StoreUsage,
 )
 from tablegate.gateway.stores.lmdb import layout
 from tablegate.gateway.stores.settling import settle
@@ -184,6 +185,18 @@ class MemorySnapshot(Snapshot):
     @override
     def status(self) -> bytes:
         return self._content.status
+
+    @override
+    def usage(self) -> StoreUsage:
+        parts = self._content.parts.values()
+        entries = {
+            "rows": sum(len(part.rows) for part in parts),
+            "tombstones": sum(change.row is None for part in parts for change in part.rows.values()),
+            "history": sum(len(part.history) for part in parts),
+            "index": sum(len(part.entries) for part in parts),
+            "repairs": sum(len(part.repairs) for part in parts),
+        }
+        return StoreUsage(0, 0, entries)
 
 
 class MemoryStore(OwnStore):

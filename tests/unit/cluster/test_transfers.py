@@ -18,6 +18,7 @@ from tablegate.gateway.server.transfers import transfer_methods
 from tablegate.gateway.stores.base import Change
 from tablegate.gateway.stores.lmdb import layout
 from tablegate.gateway.stores.notifier import Notifier
+from tablegate.gateway.telemetry.measures import Measures
 from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
@@ -45,9 +46,11 @@ def store_of(count: int) -> MemoryStore:
 
 
 @contextmanager
-def transfers(store: MemoryStore, signer: TokenSigner = SIGNER) -> Iterator[tuple[GrpcTransfers, Holder]]:
+def transfers(
+    store: MemoryStore, signer: TokenSigner = SIGNER, measures: Measures | None = None
+) -> Iterator[tuple[GrpcTransfers, Holder]]:
     """Return by what a gateway with that store is asked, and its place."""
-    methods = transfer_methods(catalogue_of(), store, SIGNER, Notifier(), part_bytes=1_000)
+    methods = transfer_methods(catalogue_of(), store, SIGNER, Notifier(), part_bytes=1_000, measures=measures)
     with ServerThread(lambda: HttpServer(methods, "127.0.0.1:0")) as server:
         sign = ForwardTokenSigner(signer, wall_clock_ms).sign
         yield GrpcTransfers(sign), Holder("gw", f"127.0.0.1:{server.port}")
@@ -117,6 +120,22 @@ def test_who_reads_slowly_makes_the_other_wait() -> None:
         assert parts._parts.qsize() == WAITING_MAX
         assert sum(len(next_of(parts).key_lengths) // 4 for _ in range(300)) > ROWS
         parts.close()
+
+
+def test_what_is_given_is_counted() -> None:
+    measures = Measures()
+    with transfers(store_of(20 * ROWS), measures=measures) as (client, holder):
+        parts = client.ask(holder, REQUEST)
+        while not next_of(parts).last_position:
+            continue
+        parts.close()
+        wait_for(lambda: bool(measures.transfers))
+        assert measures.transfers == {("ratings", "out", "done"): 1}
+        assert measures.transferred_rows == {("ratings", "out"): 20 * ROWS}
+        parts = client.ask(holder, REQUEST)
+        next_of(parts)
+        parts.close()
+        wait_for(lambda: ("ratings", "out", "failed") in measures.transfers)
 
 
 def test_a_transfer_that_is_closed_ends_its_thread() -> None:

@@ -28,7 +28,7 @@ HEALTHY = {
     'tablegate_table_partitions{table="t",instance="a"}': "2x60",
     'tablegate_partition_phase{table="t",instance="a",partition="0",phase="live"}': "1x60",
     'tablegate_partition_phase{table="t",instance="b",partition="1",phase="live"}': "1x60",
-    'tablegate_partition_phase{table="t",instance="a",partition="0",phase="restoring"}': "1 0x59",
+    'tablegate_restores_total{table="t",instance="a"}': "0 2x59",
     'tablegate_partition_as_of_time_seconds{table="t",instance="a",partition="0"}': "0+60x60",
     'tablegate_beat_time_seconds{instance="a"}': "0+60x60",
     'tablegate_kafka_reachable{instance="a"}': "1x60",
@@ -61,7 +61,7 @@ UNHEALTHY = [
     ("TablegateKafkaUnreachable", {'tablegate_kafka_reachable{instance="a"}': "0x60"}),
     (
         "TablegateRestoresRepeat",
-        {'tablegate_partition_phase{table="t",instance="a",partition="0",phase="restoring"}': "1 0 1 0 1 0 1 0 1 0x52"},
+        {'tablegate_restores_total{table="t",instance="a"}': "0+2x5 10x54"},
     ),
     ("TablegateRecordsSkipped", {'tablegate_skipped_records{table="t",instance="a"}': "0x50 1x10"}),
     ("TablegateConflictingRecords", {'tablegate_conflicting_records{table="t",instance="a"}': "0x50 1x10"}),

@@ -1,15 +1,18 @@
 """The metrics of jobs: where they are served, and how they are named."""
 
+import shutil
 import socket
+import subprocess
 import urllib.request
 
 import pytest
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tablegate.examples.demo.kafka import free_port
 from tablegate.jobs import metrics
 from tablegate.jobs.errors import JobError
+from tablegate.jobs.running.queries import LagTimes
 
 UNITS = ("_seconds", "_bytes", "_rows", "_records", "_letters", "_changes", "_restarts", "_running", "_generation")
 
@@ -60,3 +63,38 @@ def test_names_follow_the_conventions_of_prometheus() -> None:
     for family in families:
         assert family.documentation.endswith(".")
         assert family.name.endswith(UNITS), family.name
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_metrics_follow_the_rules_of_promtool() -> None:
+    metrics.LAG.labels("a table", "a topic").set(1)
+    text = generate_latest(REGISTRY)
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+    assert (done.returncode, (done.stdout + done.stderr).decode()) == (0, "")
+
+
+def lags(times: LagTimes, *looks: tuple[float, dict[int, int], dict[int, int]]) -> list[float]:
+    """Return what is found at each look: its time, the ends of the topic, and the next offsets that are read."""
+    return [times.lag_s("orders", ends=ends, read=read, now_s=now_s) for now_s, ends, read in looks]
+
+
+def test_lag_in_seconds_is_since_all_that_was_there_was_read() -> None:
+    looks = [
+        (100.0, {0: 10, 1: 10}, {0: 10, 1: 10}),  # nothing is unread
+        (105.0, {0: 50, 1: 10}, {0: 10, 1: 10}),
+        (110.0, {0: 90, 1: 10}, {0: 30, 1: 10}),  # some of what came by 105
+        (115.0, {0: 90, 1: 20}, {0: 50, 1: 10}),  # all of it
+        (120.0, {0: 90, 1: 20}, {0: 90, 1: 10}),  # one partition waits
+        (125.0, {0: 90, 1: 20}, {0: 90, 1: 20}),
+    ]
+    assert lags(LagTimes(), *looks) == [0, 5, 10, 10, 10, 0]
+
+
+def test_what_a_late_table_remembers_is_bounded() -> None:
+    times = LagTimes(seen_max=8)
+    behind = [(float(now_s), {0: 100 + now_s}, {0: 0}) for now_s in range(1_000)]
+    assert lags(times, *behind)[-1] == 999
+    assert len(times._seen["orders"]) <= 8
+    # It is not exact any more, and never says less than it is.
+    assert 999 - 500 <= lags(times, (999.0, {0: 1_099}, {0: 600}))[0] <= 999

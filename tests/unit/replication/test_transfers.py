@@ -68,6 +68,8 @@ def test_a_newcomer_gets_the_rows_of_who_has_them() -> None:
     followed = [place for name, place in log.followed.items() if name.startswith(world.job.topic)]
     assert len(followed) == PARTITIONS
     assert min(followed) > 0, "no changelog was read from its start"
+    assert world.measures.transfers == {("ratings", "in", "done"): PARTITIONS}
+    assert world.measures.transferred_rows == {("ratings", "in"): len(MOVIES)}, "tombstones come, too"
 
 
 @pytest.mark.parametrize("seed", seeds(20, in_check=3))

@@ -1,6 +1,8 @@
 """What Prometheus is told: by a door in this process, with the numbers of another worker beside its own."""
 
 import re
+import shutil
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -9,15 +11,15 @@ from typing import Any
 
 import grpc
 import pytest
-from google.rpc import code_pb2
 from prometheus_client.parser import text_string_to_metric_families
 
-from tablegate.gateway.http.rpc.calls import Calls, Durations
+from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.child import ProcessFile
 from tablegate.gateway.server.metrics import Metrics, process_metrics, store_metrics
 from tablegate.gateway.stores.notifier import Notifier
+from tablegate.gateway.telemetry.measures import Measures
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
 from tablegate.v1.status_pb2 import (
     GenerationState,
@@ -111,8 +113,8 @@ def _worker_of_before(directory: Path, name: str, parent: int = PARENT) -> None:
     """Leave the file of a worker that ended, with 41 calls of a tenth of a second."""
     calls = Calls()
     for _ in range(41):
-        calls.ended[f"{SERVICE}/GetRating", code_pb2.OK].add(0.1)
-    calls.refused["streams"] = 2
+        calls.measures.calls[f"{SERVICE}/GetRating", "OK"].add(0.1)
+    calls.measures.refused_calls[("streams",)] = 2
     Metrics(
         calls, MemoryStore(), file_of(directory, name, parent), lambda: {"connections": 4, "kept_bytes": 6}
     ).publish()
@@ -141,18 +143,18 @@ def test_a_worker_that_is_started_again_goes_on_counting(tmp_path: Path) -> None
     _worker_of_before(tmp_path, "worker-0")
     calls = Calls()
     Metrics(calls, MemoryStore(), file_of(tmp_path, "worker-0"), dict)
-    calls.ended[f"{SERVICE}/GetRating", code_pb2.OK].add(0.1)
-    durations = calls.ended[f"{SERVICE}/GetRating", code_pb2.OK]
+    durations = calls.measures.calls[f"{SERVICE}/GetRating", "OK"]
+    durations.add(0.1)
     assert sum(durations.counts) == 42
-    assert durations.sum_s == pytest.approx(4.2)
-    assert calls.refused == {"streams": 2}
+    assert durations.sum == pytest.approx(4.2)
+    assert calls.measures.refused_calls == {("streams",): 2}
 
 
 def test_durations_are_in_buckets() -> None:
-    durations = Durations()
+    measures = Measures()
     for seconds in (0.0, 0.0001, 0.00011, 3.0, 99.0):
-        durations.add(seconds)
-    process = {"process": "worker-0", "calls": [(f"{SERVICE}/GetRating", 0, durations.counts, durations.sum_s)]}
+        measures.calls[f"{SERVICE}/GetRating", "OK"].add(seconds)
+    process = {"process": "worker-0", **measures.numbers()}
     [family] = [each for each in process_metrics([process]) if each.name == "tablegate_call_duration_seconds"]
     buckets = {sample.labels["le"]: sample.value for sample in family.samples if sample.name.endswith("_bucket")}
     assert [buckets[bound] for bound in ("0.0001", "0.00025", "2.5", "5.0", "10.0", "+Inf")] == [2, 3, 3, 4, 4, 5]
@@ -168,7 +170,11 @@ def test_open_metrics_are_given_to_who_asks(port: int) -> None:
 
 def test_partitions_and_tables(port: int) -> None:
     lines = [line for line in _scraped(port) if not line.startswith("#")]
-    lines = lines[next(number for number, line in enumerate(lines) if line.startswith("tablegate_beat")) :]
+    first, behind = (
+        next(number for number, line in enumerate(lines) if line.startswith(f"tablegate_{name}"))
+        for name in ("beat", "store_size")
+    )
+    lines = lines[first:behind]
     assert lines == [
         "tablegate_beat_time_seconds 0.0",
         "tablegate_kafka_reachable 1.0",
@@ -214,3 +220,46 @@ def test_states_are_named_where_the_replicator_does() -> None:
         ("tablegate_generation_state", {"table": "ratings", "generation": "2", "state": "ready"}),
         ("tablegate_partition_state", {"table": "ratings", "partition": "0", "state": "catching_up"}),
     ]
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_metrics_follow_the_rules_of_promtool(port: int, tmp_path: Path) -> None:
+    measures = Measures()
+    for histograms in measures.histograms:
+        histograms[histograms.labels].add(1)
+    for counts in measures.counts:
+        counts[counts.labels] += 1
+    file_of(tmp_path, "worker-1").write(measures.numbers())
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        channel.unary_unary(f"{SERVICE}/GetRating")(_request("GetRating", movie_id=362), timeout=30)
+    text = "\n".join(_scraped(port)) + "\n"
+    for name in (*(each.name for each in measures.histograms), *(each.name for each in measures.counts)):
+        assert f"\ntablegate_{name}" in text
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_what_the_store_has_is_told(port: int) -> None:
+    lines = _scraped(port)
+    assert 'tablegate_store_entries{kind="rows"} 1.0' in lines
+    assert 'tablegate_store_entries{kind="history"} 1.0' in lines
+    histories = [line for line in lines if line.startswith("tablegate_partition_history_records{")]
+    assert sorted(histories) == [
+        'tablegate_partition_history_records{partition="0",table="ratings"} 0.0',
+        'tablegate_partition_history_records{partition="1",table="ratings"} 1.0',
+    ]
+    [oldest] = [line for line in lines if line.startswith("tablegate_partition_history_start_time_seconds{")]
+    assert oldest.startswith('tablegate_partition_history_start_time_seconds{partition="1",table="ratings"} 1.')
+
+
+def test_no_label_is_made_of_what_a_client_sends(port: int) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        for path in ('/evil"}.Service/Method', f"{SERVICE}/Evil", "/evil/x"):
+            with pytest.raises(grpc.RpcError):
+                channel.unary_unary(path)(b"evil", timeout=30, metadata=(("x-evil", "evil"), ("user-agent", "evil")))
+        with pytest.raises(grpc.RpcError):
+            channel.unary_unary(f"{SERVICE}/GetRating")(b"evil", timeout=30)
+    text = "\n".join(_scraped(port))
+    assert "evil" not in text.lower()
+    assert _calls("GetRating", "INVALID_ARGUMENT", 1) in text

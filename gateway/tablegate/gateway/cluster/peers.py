@@ -21,6 +21,7 @@ from typing_extensions import override
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.forward_token import FORWARDED, ForwardToken
 from tablegate.gateway.cluster.scatter import ANSWER_BYTES_MAX, Forwarded, Forwarder, PeerFailed
+from tablegate.gateway.telemetry.measures import Measures
 
 WINDOW_BYTES = 256 * 1024  # of a stream that is read slowly, and so what it makes this process hold
 PING_S = 10  # a peer that went without a word is found out by it
@@ -90,7 +91,10 @@ class _Open:
 
 
 class GrpcForwarder(Forwarder):
-    """Asks gateways over gRPC; without `credentials` in plaintext. Made in any thread, used in one event loop."""
+    """Asks gateways over gRPC; without `credentials` in plaintext. Made in any thread, used in one event loop.
+
+    `measures`: where it is counted how long they take.
+    """
 
     def __init__(
         self,
@@ -98,8 +102,10 @@ class GrpcForwarder(Forwarder):
         credentials: Credentials | None = None,
         *,
         answer_bytes_max: int = ANSWER_BYTES_MAX,
+        measures: Measures | None = None,
     ) -> None:
         super().__init__(sign)
+        self._durations = (Measures() if measures is None else measures).forwards
         self._credentials = credentials
         self._options = (*CHANNEL_OPTIONS, ("grpc.max_receive_message_length", answer_bytes_max))
         self._open: dict[Peer, _Open] = {}
@@ -126,12 +132,15 @@ class GrpcForwarder(Forwarder):
             message = await call
             trailer = await call.trailing_metadata()
         except grpc.aio.AioRpcError as error:
+            self._durations[peer.gateway_id, error.code().name].add(time.monotonic() - begin_s)
             raise self._failed(peer, error) from None
         except asyncio.CancelledError:
             _check_cancelled()
             raise
+        took_s = time.monotonic() - begin_s
+        self._durations[peer.gateway_id, "OK"].add(took_s)
         # A peer that had to wait for freshness was not slow, so its time says nothing of the next call.
-        self.answered(peer, None if may_wait else time.monotonic() - begin_s)
+        self.answered(peer, None if may_wait else took_s)
         return Forwarded(message, tuple(_ours(trailer)))
 
     @override
@@ -157,6 +166,10 @@ class GrpcForwarder(Forwarder):
         super().keep(peers)
         for peer in [peer for peer in self._open if peer not in peers]:
             self._shut(peer)
+        # Gateways come and go under new names, for as long as this one runs: their measures go with them.
+        names = {peer.gateway_id for peer in peers}
+        for labels in [labels for labels in self._durations if labels[0] not in names]:
+            del self._durations[labels]
 
     @override
     async def close(self) -> None:

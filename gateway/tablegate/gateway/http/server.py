@@ -25,6 +25,7 @@ from tablegate.gateway.http.rpc.grpc_web import GrpcWebProtocol
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import Methods
 from tablegate.gateway.query.errors import QueryError, code_of
+from tablegate.gateway.telemetry.measures import Measures
 
 CLOSE_S = 1.0  # for clients to read their last answers
 
@@ -52,7 +53,7 @@ class HttpServer:
     `shared_port`: other processes may listen on the same port, and share its connections. `web` makes the protocols
     beside gRPC; the first that knows an exchange serves it. `gate` decides who may call; None: whoever connects.
     `hosts` are the names under which requests that are not gRPC are served, none: any. A page whose own name leads here
-    (DNS rebinding) has another one.
+    (DNS rebinding) has another one. `measures`: where calls are counted.
     """
 
     def __init__(
@@ -66,8 +67,9 @@ class HttpServer:
         call_limits: CallLimits | None = None,
         gate: Gate | None = None,
         hosts: Iterable[str] = (),
+        measures: Measures | None = None,
     ) -> None:
-        self._calls = Calls(call_limits, gate)
+        self._calls = Calls(call_limits, gate, measures)
         self._web = tuple(web(methods, self._calls))
         self._hosts = frozenset(host.encode("ascii") for host in hosts)
         # Connections call gRPC themselves: what is common passes nothing here.

@@ -257,6 +257,7 @@ class BatchGetRead:
         results, served, positions = self._plan.read(
             self._request, self._keys, self.requirement, self.scope, self._trim
         )
+        access.note_read(positions.values())
         self.call.set_trailer(access.trailer(served, positions))
         return results if info_field is None else results + info_field.encode(access.read_info(served, positions))
 

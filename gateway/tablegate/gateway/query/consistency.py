@@ -49,6 +49,7 @@ from tablegate.gateway.query.requests import seconds_of
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.stores.base import Position, Snapshot, StoredPartition
 from tablegate.gateway.stores.notifier import Notifier
+from tablegate.gateway.telemetry.measures import Histogram
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 
 CHECK_S = 0.5  # a waiting read checks at least so often, whatever it is notified of
@@ -72,7 +73,8 @@ class ConsistencyRequirement:
     while nothing is fresh enough; without `asks_first`, what an earlier one has found may do. `stored_reason`: what of
     `unmet_reason` the store alone can tell, where that is not all. `verify` is awaited once the wait takes long, and it
     may raise a `QueryError`. `default_timeout_s` is the time of a call without a deadline; `notifier` tells when there
-    may be something fresher. `is_walk`: it is also that of a page or a stream that goes on.
+    may be something fresher. `is_walk`: it is also that of a page or a stream that goes on. `waits`: where waits are
+    measured.
     """
 
     unmet_reason: UnmetReason
@@ -84,6 +86,7 @@ class ConsistencyRequirement:
     max_wait_s: float | None = None
     default_timeout_s: float
     notifier: Notifier
+    waits: Histogram
     is_walk: bool = False
 
     def check(self, access: TableAccess, served: ServedGeneration, partition: Partition, position: Position) -> None:
@@ -180,6 +183,7 @@ def behind_walk(
         max_wait_s=_max_wait_s(request, query),
         default_timeout_s=query.default_timeout_s,
         notifier=access.notifier,
+        waits=access.waits,
         is_walk=True,
     )
 
@@ -244,6 +248,7 @@ async def when_fresh(attempt: Callable[[], Answer], requirement: ConsistencyRequ
             else:
                 await requirement.notifier.wait(max(0.0, min(CHECK_S, end_s - waited_s)), behind)
     finally:
+        requirement.waits.add(time.monotonic() - started)
         if verifying is not None:
             verifying.cancel()
 
@@ -251,7 +256,12 @@ async def when_fresh(attempt: Callable[[], Answer], requirement: ConsistencyRequ
 def _requirement_of(
     name: str, options: Any, access: TableAccess, default_timeout_s: float
 ) -> ConsistencyRequirement | None:
-    make = partial(ConsistencyRequirement, default_timeout_s=default_timeout_s, notifier=access.notifier)
+    make = partial(
+        ConsistencyRequirement,
+        default_timeout_s=default_timeout_s,
+        notifier=access.notifier,
+        waits=access.waits,
+    )
     match options.WhichOneof("consistency"):
         case "at_least":
             return make(**_at_least(options.at_least, access))

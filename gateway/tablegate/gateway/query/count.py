@@ -135,6 +135,7 @@ class CountRead:
             self._scope.check(access.table.name, served.generation)
         some = None if self._scope is None else self._scope.partitions
         counted = await self._here(served, partitions_of(self._page, access, served) if some is None else some)
+        access.note_read(counted.positions.values())
         self._call.set_trailer(access.trailer(served, counted.positions))
         return self._plan.response(counted.row_count, access.read_info(served, counted.positions))
 

@@ -132,6 +132,9 @@ class GetRead:
         if visible is not None and row is not None:
             row = visible.row(row)
         positions = {partition: position}
+        # What `note_read` does, written out.
+        if position.as_of_ms:
+            access.staleness.add_since(position.as_of_ms)
         self.call.set_trailer(access.trailer(served, positions))
         if row is None:
             if not plan.query.missing_is_empty:
@@ -149,6 +152,7 @@ class GetRead:
     def _found_anywhere(self, snapshot: Snapshot, served: ServedGeneration) -> bytes:
         """Return the answer where any partition may have the key, or of those that another gateway asks for."""
         row, positions = self._read_anywhere(snapshot, served, self.partitions(served))
+        self.access.note_read(positions.values())
         self.call.set_trailer(self.access.trailer(served, positions))
         return self._anywhere(row, self.access.read_info(served, positions))
 

@@ -322,6 +322,7 @@ class RangeRead:
         """Return the answer from this gateway's store."""
         plan, access = self._plan, self.access
         rows, served, positions, until = plan.read(self._page, self.requirement, self.scope)
+        access.note_read(positions.values())
         trailer, info = access.trailer(served, positions), b""
         if plan.query.read_info is not None:
             info = access.read_info(served, positions)

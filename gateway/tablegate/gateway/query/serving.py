@@ -45,6 +45,7 @@ from tablegate.gateway.query.visible_rows import VisibleRows
 from tablegate.gateway.stores.base import Phase, Position, Snapshot, StoreCorrupt, StoreReader, StoreUnavailable
 from tablegate.gateway.stores.expiry import UnexpiredReader
 from tablegate.gateway.stores.notifier import Notifier
+from tablegate.gateway.telemetry.measures import Measures
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token, TokenKind
 from tablegate.v1.query_pb2 import ReadInfo
@@ -138,7 +139,7 @@ class Scope(NamedTuple):
 class TableAccess:
     """A table as its queries see it. One thread.
 
-    `visible`: what a principal may see of it; None: all.
+    `visible`: what a principal may see of it; None: all. `staleness`, `waits`, `deliveries`: what is measured of it.
     """
 
     def __init__(
@@ -151,7 +152,9 @@ class TableAccess:
         ends: TopicEnds | None = None,
         router: Router | None = None,
         limits: QueryLimits = DEFAULT_LIMITS,
+        measures: Measures | None = None,
     ) -> None:
+        measures = Measures() if measures is None else measures
         self.table = table
         self.store = store if table.expiry is None else UnexpiredReader(store, table.expiry, now_ms)
         self.signer = signer
@@ -161,6 +164,9 @@ class TableAccess:
         self.now_ms = now_ms
         self.limits = limits
         self.visible: VisibleRows | None = None
+        self.staleness = measures.read_staleness[(table.name,)]
+        self.waits = measures.freshness_waits[(table.name,)]
+        self.deliveries = measures.deliveries[(table.name,)]
         self.router = Router.alone() if router is None else router
         # The common partitioner is called without the table between: one function less on every read of a key.
         is_murmur2 = table.partitioner is Partitioner.MURMUR2
@@ -359,6 +365,13 @@ class TableAccess:
             raise PartitionUnavailable(self.table.name, None, "the token is of a newer generation of it")
         if token.generation < served.generation:
             raise TableRebuilt(self.table.name)
+
+    def note_read(self, positions: Iterable[Position]) -> None:
+        """Measure how old an answer is that was read from `positions`."""
+        # Of a partition that nothing was written to yet there is no time.
+        oldest_ms = min((position.as_of_ms for position in positions), default=0)
+        if oldest_ms:
+            self.staleness.add_since(oldest_ms)
 
     def read_info(self, served: ServedGeneration, positions: Mapping[Partition, Position]) -> bytes:
         """Return the ReadInfo of an answer made from `positions`."""

@@ -49,6 +49,7 @@ from tablegate.gateway.replication.sweep import Sweep, SweepLimits
 from tablegate.gateway.replication.table import TableReplicator
 from tablegate.gateway.replication.transfers import OFFSETS_MIN, TransferClient, Transfers
 from tablegate.gateway.stores.base import Phase, StoreFull, StoreUnavailable, StoreWriter
+from tablegate.gateway.telemetry.measures import Measures
 from tablegate.v1 import cluster_pb2, status_pb2
 from tablegate.v1.cluster_pb2 import GenerationAnnouncement, TableAnnouncement
 from tablegate.v1.status_pb2 import (
@@ -104,7 +105,7 @@ class Replicator:
     drawn at random at each start. `repair_grace_s`: how long a stale record may be its key's last in a changelog.
     `index_rows_max`: rows at once of which entries of an index are added. `transfers`: by which other gateways are
     asked for rows; None: they come from changelogs alone, as those of partitions with fewer offsets than
-    `transfer_offsets_min`.
+    `transfer_offsets_min`. `measures`: where what it does is counted.
     """
 
     def __init__(
@@ -124,7 +125,9 @@ class Replicator:
         index_rows_max: int = BUILD_ROWS_MAX,
         transfers: TransferClient | None = None,
         transfer_offsets_min: int = OFFSETS_MIN,
+        measures: Measures | None = None,
     ) -> None:
+        self._measures = measures = Measures() if measures is None else measures
         self._log = log
         self._logs = [log]  # and more where tables have one topic, which each log follows once
         self._store = store
@@ -164,6 +167,7 @@ class Replicator:
                     clock=clock,
                     asked={},
                     offsets_min=transfer_offsets_min,
+                    measures=measures,
                 ),
             )
 
@@ -326,8 +330,18 @@ class Replicator:
                         # beside what came after; the next description of the topic decides.
                         waiting.append((followed, fetched))
                     else:
-                        followed.replica.apply(fetched)
+                        self._apply_measured(followed, fetched)
             self._fetched.pop(0)
+
+    def _apply_measured(self, followed: _Followed, fetched: Fetched) -> None:
+        replica, labels, measures = followed.replica, (followed.table.table.name,), self._measures
+        begin_s, rows_before = self._clock.monotonic_s(), replica.rows_applied
+        replica.apply(fetched)
+        measures.applies[labels].add(self._clock.monotonic_s() - begin_s)
+        measures.applied_changes[labels] += replica.rows_applied - rows_before
+        if fetched.records and replica.is_live:
+            delay_ms = self._clock.now_ms() - fetched.records[-1].time_ms
+            measures.apply_delays[labels].add(max(delay_ms, 0) / 1_000)
 
     def _is_followed_on(self, followed: _Followed) -> bool:
         # Nobody describes the topic of a frozen generation any more: what waited for that would wait for ever, and
@@ -399,6 +413,8 @@ class Replicator:
         """Act on a change of a state: readers and the other gateways are to know at once."""
         if move.subject.partition is not None:
             self._followed = None
+            if move.after is PartitionState.RESTORING:
+                self._measures.restores[(move.subject.table,)] += 1
         # That a partition is assigned is nobody else's concern until it is followed.
         self._has_news |= move.after is not PartitionState.ASSIGNED
         self._on_move(move)

@@ -30,6 +30,7 @@ from tablegate.gateway.contract.types import Offset, Partition, StoreId, Version
 from tablegate.gateway.kafka.log import Clock
 from tablegate.gateway.stores.base import Phase, Position, Repair, StoredRows, StoreWriter
 from tablegate.gateway.stores.lmdb import layout
+from tablegate.gateway.telemetry.measures import Measures
 from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
 from tablegate.v1.changelog_pb2 import Manifest
 
@@ -179,7 +180,8 @@ class Transfers:
 
     `failed`: partitions of which rows are to be removed; who removes them empties it.
     `client` is None where no other gateway is asked. `offsets_min`: a shorter changelog is read. `asked`: which gateway
-    was asked for which partition of which generation, and when; of all transfers of a table.
+    was asked for which partition of which generation, and when; of all transfers of a table. `measures`: where those
+    that have ended are counted.
     """
 
     def __init__(
@@ -194,6 +196,7 @@ class Transfers:
         clock: Clock,
         asked: Asked,
         offsets_min: int = OFFSETS_MIN,
+        measures: Measures | None = None,
     ) -> None:
         self.ended: dict[Partition, Transferred] = {}
         self.failed: set[Partition] = set()
@@ -205,6 +208,7 @@ class Transfers:
         self._assignment = assignment
         self._clock = clock
         self._offsets_min = offsets_min
+        self._measures = Measures() if measures is None else measures
         self._at_work: dict[Partition, _Transfer] = {}
         self._asked = asked
         self._holders: dict[Partition, Sequence[Holder]] = {}  # those that are left, as of the version
@@ -277,6 +281,7 @@ class Transfers:
                 self._log(logging.WARNING, f"no rows of partition {partition} are used: {error}", transfer)
                 self.failed.add(partition)
                 self.stop(partition)
+                self._count("failed", transfer)
                 continue
             if transfer.last is not None:
                 assert transfer.first is not None
@@ -288,10 +293,16 @@ class Transfers:
                     seconds=round(now_s - transfer.begun_s, 1),
                 )
                 self.stop(partition)
+                self._count("done", transfer)
                 # Incarnations are of a gateway: what has expired there is not in the history here.
                 first = replace(transfer.first, phase=Phase.RESTORING, incarnation_id=0)
                 end = place_at(transfer.last.lineage, transfer.last.next_offset)
                 self.ended[partition] = Transferred(first, end, transfer.repairs)
+
+    def _count(self, result: str, transfer: _Transfer) -> None:
+        name = self._table.name
+        self._measures.transfers[name, "in", result] += 1
+        self._measures.transferred_rows[name, "in"] += transfer.rows
 
     def stop(self, partition: Partition) -> bool:
         """Want no more of a partition; return whether there may be rows of it."""

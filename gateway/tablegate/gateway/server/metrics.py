@@ -5,30 +5,30 @@ is asked finds those of the others and adds them up. A worker that is started ag
 goes back while the gateway runs, which Prometheus would take for a restart of all.
 
 Prometheus's client library writes the text; what is counted for each call is counted by `http.rpc.calls`, which costs
-less.
+less, and by `telemetry.measures` in general.
 
 Decision: docs/decisions/0038-one-worker-answers-metrics.md
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
-from google.rpc import code_pb2
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
 from tablegate.gateway.http.memory import MemoryLimits
-from tablegate.gateway.http.rpc.calls import DURATION_BOUNDS_S, Calls, Durations
+from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.server.child import Numbers, ProcessFile
-from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
+from tablegate.gateway.stores.base import Snapshot, StoreReader, StoreUnavailable, StoreUsage
+from tablegate.gateway.telemetry.measures import Histograms, Measures
 from tablegate.v1.cluster_pb2 import ReplicaPhase
 from tablegate.v1.status_pb2 import GenerationState, GetStatusResponse, PartitionState, TableState, TableStatus
 
@@ -56,11 +56,7 @@ class Metrics(Collector):
         self._connections = connections
         self._registry = CollectorRegistry()
         self._registry.register(self)
-        before = file.before()
-        for path, code, counts, sum_s in before.get("calls", ()):
-            durations = calls.ended[path, code]
-            durations.counts, durations.sum_s = list(counts), sum_s
-        calls.refused.update(before.get("refused", {}))
+        calls.measures.add(file.before())
 
     def serve(self, exchange: Exchange) -> bool:
         """Serve an exchange; return whether its path was that of the metrics."""
@@ -77,29 +73,31 @@ class Metrics(Collector):
 
     def publish(self) -> None:
         """Keep the numbers where the other workers find them."""
-        calls = [(path, code, each.counts, each.sum_s) for (path, code), each in self._calls.ended.items()]
-        numbers = {"calls": calls, "refused": self._calls.refused, "streams": self._calls.streams}
-        self._file.write({**numbers, **self._connections()})
+        self._file.write({**self._calls.measures.numbers(), "streams": self._calls.streams, **self._connections()})
 
     @override
     def collect(self) -> Iterator[Metric]:
         yield from process_metrics(self._file.all())
         try:
             with self._store.snapshot() as snapshot:
-                yield from store_metrics(GetStatusResponse.FromString(snapshot.status()))
+                status = GetStatusResponse.FromString(snapshot.status())
+                yield from store_metrics(status)
+                usage = snapshot.usage()
+                if usage is not None:  # of Redis each partition would be a question to it
+                    yield from usage_metrics(usage, list(history_reaches(snapshot, status)))
         except StoreUnavailable:
             return  # what is not known is left out
 
 
 def process_metrics(processes: Sequence[Numbers]) -> Iterator[Metric]:
-    """Yield what processes have kept: the calls of all workers together, and what each process uses."""
+    """Yield what processes have kept: what they measured, of all together, and what each process uses."""
     yield _gauge("build_info", "1 with the version of the gateway.", ["version"], [([_version()], 1)])
-    yield _durations(processes)
-    refused = Counter[str]()
+    measures = Measures()
     for numbers in processes:
-        refused.update(numbers.get("refused", {}))
-    about = "Calls that a limit refused, by its name."
-    yield _counter("refused_calls", about, ["limit"], [([limit], count) for limit, count in refused.items()])
+        measures.add(numbers)
+    yield from map(_histogram, measures.histograms)
+    for counts in measures.counts:
+        yield _counter(counts.name, counts.about, counts.labels, counts.items())
     for name, about in (("streams", "Streams that are open."), ("connections", "Connections that clients have.")):
         yield _gauge(name, about, [], [([], sum(numbers.get(name, 0) for numbers in processes))])
     about = "Bytes that the process holds for the clients of its connections."
@@ -124,19 +122,12 @@ def _each(processes: Sequence[Numbers], key: str) -> list[Sample]:
     return [([numbers["process"]], numbers[key]) for numbers in processes if key in numbers]
 
 
-def _durations(processes: Sequence[Numbers]) -> Metric:
-    ended: defaultdict[tuple[str, int], Durations] = defaultdict(Durations)
-    for numbers in processes:
-        for path, code, counts, sum_s in numbers.get("calls", ()):
-            durations = ended[path, code]
-            durations.counts = [sum(both) for both in zip(durations.counts, counts, strict=True)]
-            durations.sum_s += sum_s
-    about = "How long calls took that have ended, by method and status; those of streams until their end."
-    family = HistogramMetricFamily("tablegate_call_duration_seconds", about, labels=["method", "code"])
-    bounds = [*(str(float(bound)) for bound in DURATION_BOUNDS_S), "+Inf"]
-    for (path, code), durations in ended.items():
-        buckets = list(zip(bounds, accumulate(durations.counts), strict=True))
-        family.add_metric([path, code_pb2.Code.Name(code)], buckets, durations.sum_s)
+def _histogram(histograms: Histograms) -> Metric:
+    family = HistogramMetricFamily(f"tablegate_{histograms.name}", histograms.about, labels=histograms.labels)
+    bounds = [*map(str, histograms.bounds), "+Inf"]
+    for labels, histogram in histograms.items():
+        buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
+        family.add_metric(labels, buckets, histogram.sum)
     return family
 
 
@@ -183,6 +174,44 @@ def store_metrics(status: GetStatusResponse) -> Iterator[Metric]:
     yield _gauge("partition_phase", about, [*of_partition, "phase"], phases)
     partitions = [([*of, _state(PartitionState.Name(each.state))], 1) for of, each in stored if each.state]
     yield _gauge("partition_state", "1 with the state of the partition.", [*of_partition, "state"], partitions)
+
+
+class HistoryReach(NamedTuple):
+    """How far back the history of a partition goes; `oldest_ms`: 0 where it is empty."""
+
+    table: str
+    partition: Partition
+    records: int
+    oldest_ms: int
+
+
+def history_reaches(snapshot: Snapshot, status: GetStatusResponse) -> Iterator[HistoryReach]:
+    """Yield how far back histories go. It reads two keys a partition."""
+    for table in status.tables:
+        state = snapshot.table(table.table)
+        store_id = StoreId(0 if state is None else state.store_id)  # 0: there is none, and no position of it
+        for each in table.partitions:
+            partition = Partition(each.partition)
+            position = snapshot.position(store_id, partition)
+            if position is not None:
+                oldest = snapshot.history(store_id, partition, start=position.history_start, limit=1)
+                records = max(position.next_offset - position.history_start, 0)
+                yield HistoryReach(table.table, partition, records, oldest[0].time_ms if oldest else 0)
+
+
+def usage_metrics(usage: StoreUsage, reaches: Sequence[HistoryReach]) -> Iterator[Metric]:
+    """Yield what a store on this machine has, and how far back its history goes."""
+    about = "How long the file of the store is. It never shrinks: what is free in it is used again."
+    yield _gauge("store_size_bytes", about, [], [([], usage.size_bytes)])
+    yield _gauge("store_disk_free_bytes", "What is free on the disk of the store.", [], [([], usage.free_bytes)])
+    about = "Entries of the store of all tables, by kind. Tombstones are among the rows, too, until they are dropped."
+    yield _gauge("store_entries", about, ["kind"], [([kind], count) for kind, count in usage.entries.items()])
+    of = [([each.table, str(each.partition)], each) for each in reaches]
+    about = "Offsets of the changelog that the history has: who subscribes again after fewer gets no new snapshot."
+    yield _gauge("partition_history_records", about, ["table", "partition"], [(at, each.records) for at, each in of])
+    about = "When Kafka had the oldest change of the history, in Unix time; of partitions with a history."
+    oldest = [(at, each.oldest_ms / 1_000) for at, each in of if each.oldest_ms]
+    yield _gauge("partition_history_start_time_seconds", about, ["table", "partition"], oldest)
 
 
 def _record_metrics(tables: Sequence[tuple[list[str], TableStatus]]) -> Iterator[Metric]:

@@ -42,6 +42,7 @@ from tablegate.gateway.server.worker_pipe import ReplicatorEnd
 from tablegate.gateway.stores.base import StoreCorrupt, StoreFull, StoreUnavailable, StoreWentBack, StoreWriter
 from tablegate.gateway.stores.changes import NotifyingStore, StoreChanges
 from tablegate.gateway.stores.opening import open_for_writing, wipe
+from tablegate.gateway.telemetry.measures import Measures
 
 if TYPE_CHECKING:
     from tablegate.gateway.stores.lmdb.store import LmdbStore
@@ -78,14 +79,15 @@ def run_replicator(
     on_open: Callable[[], None] = lambda: None,
     notify: Callable[[StoreChanges], None] = lambda _: None,
     beat: Callable[[], None] = lambda: None,
+    measures: Measures | None = None,
 ) -> None:
     """Follow the changelogs until SIGTERM or SIGINT, or `stop`; then leave the store with its clean mark.
 
     With SIGUSR1, or `drain`, all partitions are given to the other gateways of the cluster.
     Without `stop` the main thread must call this, as it takes the signals. `on_open` is called when the store can
     be opened for reading and nothing of before is served any more, but on a full disk; `notify` with what has changed,
-    `beat` with each turn of a loop. A store that is corrupt is wiped and restored; one that went back is followed on
-    from what it has.
+    `beat` with each turn of a loop; `measures`: where what is done is counted. A store that is corrupt is wiped and
+    restored; one that went back is followed on from what it has.
     Raise `StoreUnavailable` where there cannot be one, and `LogUnavailable` for bad Kafka options.
     """
     drain = drain or threading.Event()
@@ -103,7 +105,7 @@ def run_replicator(
         if store is None:
             return
         try:
-            _follow(config, catalogue, store, stop, drain, on_open, notify, beat)
+            _follow(config, catalogue, store, stop, drain, on_open, notify, beat, measures or Measures())
             store.close()
         except StoreCorrupt as error:
             _logger.error("%s; it is wiped and restored", error)
@@ -145,8 +147,9 @@ def _follow(
     on_open: Callable[[], None],
     notify: Callable[[StoreChanges], None],
     beat: Callable[[], None],
+    measures: Measures,
 ) -> None:
-    notifying = NotifyingStore(store, notify)
+    notifying = NotifyingStore(store, notify, measures.commits[()])
     log = KafkaLog(config.bootstrap, config.kafka_options)
     try:
         replicator = Replicator(
@@ -159,6 +162,7 @@ def _follow(
             transfers=config.transfers,
             start_id=secrets.randbits(64),
             publish=notifying.publish,
+            measures=measures,
         )
         on_open()
         is_draining = False
@@ -173,9 +177,10 @@ def _follow(
         log.close()
 
 
-def _beat(config: ChildConfig) -> Callable[[], None]:
-    """Return what tells the parent and the workers, now and then, that this process lives, and what it uses."""
+def _beat(config: ChildConfig, measures: Measures) -> Callable[[], None]:
+    """Return what tells the parent and the workers, now and then, that this process lives, and what it uses and did."""
     beats, file = Beats(config.hang_limit_s / BEATS_PER_LIMIT), ProcessFile.of(config)
+    measures.add(file.before())
     written_s = -math.inf
 
     def beat() -> None:
@@ -184,7 +189,7 @@ def _beat(config: ChildConfig) -> Callable[[], None]:
         now_s = time.monotonic()
         if now_s >= written_s + PROCESS_FILE_EVERY_S:
             written_s = now_s
-            file.write({})
+            file.write(measures.numbers())
 
     return beat
 
@@ -216,13 +221,15 @@ def replicator_main(config: ChildConfig) -> None:
         transfers=_transfers(config),
     )
     workers = ReplicatorEnd(config.pipe_fds)
+    measures = Measures()
     workers.answer(KafkaEnds(config.bootstrap, kafka_options).end_offsets)
     try:
         run_replicator(
             replicator_config,
             on_open=lambda: send_event(STORE_OPENED),
             notify=workers.publish,
-            beat=_beat(config),
+            beat=_beat(config, measures),
+            measures=measures,
         )
     except (StoreUnavailable, LogUnavailable) as error:
         _logger.error("the replicator cannot go on", extra={"reason": str(error)})

@@ -26,6 +26,7 @@ from tablegate.gateway.query.serving import NowMs, TableAccess, wall_clock_ms
 from tablegate.gateway.stores.base import Position, Snapshot, StoredRows, StoreReader, StoreUnavailable
 from tablegate.gateway.stores.lmdb import layout
 from tablegate.gateway.stores.notifier import Notifier
+from tablegate.gateway.telemetry.measures import Measures
 from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
 
 PART_BYTES = 256 * 1024  # read in one snapshot, as of a Scan: some milliseconds
@@ -40,8 +41,10 @@ def transfer_methods(
     *,
     now_ms: NowMs = wall_clock_ms,
     part_bytes: int = PART_BYTES,
+    measures: Measures | None = None,
 ) -> Methods:
-    """Return the method by which other gateways get rows of `store`, which is LMDB."""
+    """Return the method by which other gateways get rows of `store`, which is LMDB; `measures`: where it is counted."""
+    measured = Measures() if measures is None else measures
     accesses = table_accesses(catalogue, store, signer, notifier, ends=None, router=None, now_ms=now_ms)
 
     async def transfer(data: bytes, call: Call) -> AsyncIterator[bytes]:
@@ -61,18 +64,24 @@ def transfer_methods(
                 yield part.SerializeToString()
         except StoreUnavailable as error:
             raise StoreAway from error
+        finally:
+            name = access.table.name
+            measured.transfers[name, "out", "done" if outgoing.is_done else "failed"] += 1
+            measured.transferred_rows[name, "out"] += outgoing.rows
 
     return {TRANSFER_PATH: StreamMethod(transfer, checks_forward_token=True)}
 
 
 class _Outgoing:
-    """One transfer, on the side that gives."""
+    """One transfer, on the side that gives. `rows`: how many were sent; `is_done`: all were."""
 
     def __init__(self, access: TableAccess, request: TransferRequest, partition: Partition, part_bytes: int) -> None:
         self._access = access
         self._request = request
         self._partition = partition
         self._part_bytes = part_bytes
+        self.rows = 0
+        self.is_done = False
         self._next_offset = Offset(0)
 
     async def parts(self, store: StoreReader, call: Call) -> AsyncIterator[TransferResponse]:
@@ -88,7 +97,7 @@ class _Outgoing:
         for repair in repairs:
             begin.repairs.add(key=repair.key, offset=repair.offset, version=repair.version)
         yield begin
-        digest, count, after = sha256(), 0, None
+        digest, after = sha256(), None
         while True:
             await call.turn()
             if call.draining:
@@ -98,12 +107,14 @@ class _Outgoing:
                 rows = snapshot.stored_rows(store_id, self._partition, after=after, bytes_max=self._part_bytes)
             if not rows.keys:
                 break
-            after, count = rows.keys[-1], count + len(rows.keys)
+            after = rows.keys[-1]
+            self.rows += len(rows.keys)
             part = _part_of(rows)
             digest.update(part.keys)
             digest.update(part.values)
             yield part
-        yield TransferResponse(last_position=layout.pack_position(last, 0), rows=count, digest=digest.digest())
+        yield TransferResponse(last_position=layout.pack_position(last, 0), rows=self.rows, digest=digest.digest())
+        self.is_done = True
 
     def _position(self, snapshot: Snapshot) -> Position:
         """Return where the partition is, which is to be LIVE, and the one that was asked for; else raise."""

@@ -60,6 +60,7 @@ from tablegate.gateway.stores.base import Snapshot, StoreReader, StoreUnavailabl
 from tablegate.gateway.stores.changes import StoreChanges
 from tablegate.gateway.stores.notifier import Notifier
 from tablegate.gateway.stores.opening import open_for_reading
+from tablegate.gateway.telemetry.measures import Measures
 
 CHECK_S = 0.2  # how often a worker checks that its store is the same, and its tables are live
 HEALTH_TIMES = 50  # as long as checking the tables took: of many partitions they are checked less often
@@ -93,10 +94,13 @@ class _Worker:
         pipes = [WorkerEnd(fd, self._notifier) for fd in config.pipe_fds]  # none where no replicator is
         self._pipe = pipes[0] if pipes else None
         signer = config.token_signer
+        measures = Measures()
         self._directory = Directory()  # empty where it stands alone
         self._router: Router | None = None
         if config.membership is not None:
-            forwarder = GrpcForwarder(ForwardTokenSigner(signer, wall_clock_ms).sign, config.credentials)
+            forwarder = GrpcForwarder(
+                ForwardTokenSigner(signer, wall_clock_ms).sign, config.credentials, measures=measures
+            )
             self._router = Router(self._directory, forwarder)
             # The other gateways stand in the status. To hear of it by the notifier is sooner than by the timer, and a
             # switch of generations is a matter of moments.
@@ -108,12 +112,21 @@ class _Worker:
         }
         has_admin = config.admin_address is not None
         methods = {
-            **query_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
+            **query_methods(
+                catalogue,
+                self._store,
+                signer,
+                self._notifier,
+                ends=self._pipe,
+                router=self._router,
+                measures=measures,
+            ),
             **own_methods,
-            **(transfer_methods(catalogue, self._store, signer, self._notifier) if config.transfers_rows else {}),
             **(moved_methods() if has_admin else {}),
             **(reflection_methods(catalogue) if config.reflection else {}),
         }
+        if config.transfers_rows:
+            methods |= transfer_methods(catalogue, self._store, signer, self._notifier, measures=measures)
         self._gate = None if config.access is None else Gate(Path(config.access), catalogue)
         scheme = "http" if config.tls is None else "https"
         web = web_protocols(catalogue, cors_origins=config.cors_origins, describe=config.reflection, scheme=scheme)
@@ -137,6 +150,7 @@ class _Worker:
             shared_port=True,
             gate=self._gate,
             hosts=config.hosts,
+            measures=measures,
         )
         self._admin: HttpServer | None = None
         if config.admin_address is not None:

@@ -140,6 +140,14 @@ class StoredRows(NamedTuple):
     values: list[bytes]
 
 
+class StoreUsage(NamedTuple):
+    """What a store takes on this machine; `entries` by kind, tombstones among the rows."""
+
+    size_bytes: int
+    free_bytes: int  # of its disk
+    entries: Mapping[str, int]
+
+
 class StoreUnavailable(Exception):
     """The store cannot be read or written now; the message says what to do."""
 
@@ -219,6 +227,9 @@ class Snapshot(Protocol):
 
     def status(self) -> bytes:
         """Return what `set_status` kept last; b"" before."""
+
+    def usage(self) -> StoreUsage | None:
+        """Return what the store takes; None of one that is not on this machine. It costs microseconds."""
 
     # Of stores that no other gateway writes to, for gateways that are to have the same partition.
 

@@ -12,6 +12,7 @@ Decision: docs/decisions/0054-notifications-name-what-changed.md
 """
 
 import struct
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from tablegate.gateway.stores.base import (
     StoredRows,
     StoreWriter,
 )
+from tablegate.gateway.telemetry.measures import Histogram
 from tablegate.internal.v1.store_pb2 import TableState
 
 PARTITIONS_MAX = 4_000  # in one notification, 16 KiB; where more have changed, everything may have
@@ -115,10 +117,14 @@ class NotifyingStore(StoreWriter):
 
     The first time everything may have changed. Of a store that is shared, other gateways' writes are known to nobody
     here: each status says that everything may have changed, so that they are seen as often as that is written.
+    `commits`: where it is measured how long changes take.
     """
 
-    def __init__(self, store: StoreWriter, notify: Callable[[StoreChanges], None]) -> None:
+    def __init__(
+        self, store: StoreWriter, notify: Callable[[StoreChanges], None], commits: Histogram | None = None
+    ) -> None:
         self._store = store
+        self._commits = Histogram(()) if commits is None else commits
         self._notify = notify
         self._changes = StoreChanges.of_everything()
         self.changes_max = store.changes_max
@@ -133,9 +139,11 @@ class NotifyingStore(StoreWriter):
 
     @override
     def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
+        begin_s = time.perf_counter()
         try:
             return self._store.apply(store_id, partition, changes, position)
         finally:
+            self._commits.add(time.perf_counter() - begin_s)
             self._changes.add(store_id, partition)
 
     @override

@@ -12,7 +12,16 @@ from tablegate.gateway.contract.indexes import Index, split_entry
 from tablegate.gateway.contract.keys import InvalidKey
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.contract.windows import Expiry
-from tablegate.gateway.stores.base import PastChange, Position, Repair, Snapshot, StoredRow, StoredRows, StoreReader
+from tablegate.gateway.stores.base import (
+    PastChange,
+    Position,
+    Repair,
+    Snapshot,
+    StoredRow,
+    StoredRows,
+    StoreReader,
+    StoreUsage,
+)
 from tablegate.internal.v1.store_pb2 import TableState
 
 
@@ -65,6 +74,10 @@ class UnexpiredSnapshot(Snapshot):
     @override
     def repairs(self, store_id: StoreId, partition: Partition, *, limit: int) -> list[Repair]:
         return self._snapshot.repairs(store_id, partition, limit=limit)
+
+    @override
+    def usage(self) -> StoreUsage | None:
+        return self._snapshot.usage()
 
     @override
     def position(self, store_id: StoreId, partition: Partition) -> Position | None:

@@ -50,6 +50,7 @@ LOG_IDLE_EVERY_S = 60.0
 STALLED_S = 120.0  # beyond the time of a batch in Real-time Mode, which needs a second to end
 TASK_FRAMES = 12  # of each, from the innermost on
 POLL_GAP_MAX_S = 5.0  # of a job that was not frozen
+ENDS_SEEN_MAX = 1_000  # a topic: what a table that is far behind remembers of where it ended, and when
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +280,29 @@ def _lag(report: dict[str, Any]) -> dict[str, int]:
     }
 
 
+class LagTimes:
+    """How far behind a table is in time: since when its sources have had more than it has read. One thread.
+
+    Spark says with each batch how far a source is and from where the table goes on. What a source had is kept, thinned
+    out where it is long, until it is read: the newest of these ends that is read tells the time.
+    """
+
+    def __init__(self, *, seen_max: int = ENDS_SEEN_MAX) -> None:
+        self._seen: dict[str, list[tuple[float, Mapping[int, int]]]] = {}  # by topic, oldest first
+        self._seen_max = seen_max
+
+    def lag_s(self, topic: str, *, ends: Mapping[int, int], read: Mapping[int, int], now_s: float) -> float:
+        """Return the seconds since the topic had no more than `read`, by next offsets; `ends` is what it has now."""
+        seen = self._seen.setdefault(topic, [])
+        if len(seen) >= self._seen_max:
+            del seen[1::2]
+        seen.append((now_s, ends))
+        is_read = [all(read.get(each, 0) >= end for each, end in had.items()) for _, had in seen]
+        newest = max((at for at, it_is in enumerate(is_read) if it_is), default=0)
+        del seen[:newest]
+        return now_s - seen[0][0]
+
+
 class QueryMonitor:
     """Follows the queries of a table. One thread uses it."""
 
@@ -311,6 +335,7 @@ class QueryMonitor:
         self._records = self._changes = self._late = 0
         self._ignored: Counter[str] = Counter()
         self._lag: dict[str, int] = {}
+        self._lag_times = LagTimes()
         self._state_rows = 0
         self.has_caught_up = False
         """Whether the query that was to catch up has ended, and its marker is out."""
@@ -391,6 +416,11 @@ class QueryMonitor:
         metrics.STATE_BYTES.labels(table).set(sum(operator["memoryUsedBytes"] for operator in state))
         for topic, records in self._lag.items():
             metrics.LAG.labels(table, topic).set(records)
+        ends, read = source_offsets(report, "latestOffset"), source_offsets(report, "startOffset")
+        now_s = datetime.fromisoformat(report["timestamp"]).timestamp()
+        for topic in read.keys() & ends.keys():
+            lag_s = self._lag_times.lag_s(topic, ends=ends[topic], read=read[topic], now_s=now_s)
+            metrics.LAG_SECONDS.labels(table, topic).set(lag_s)
         if "addBatch" in report["durationMs"]:  # else the report only says that nothing is new
             metrics.BATCH_S.labels(table).observe(report["durationMs"]["triggerExecution"] / 1000)
 

@@ -18,7 +18,6 @@ import traceback
 import zlib
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
@@ -59,6 +58,7 @@ from tablegate.gateway.query.errors import (
     StreamExpired,
     code_of,
 )
+from tablegate.gateway.telemetry.measures import Measures
 
 GZIP = b"gzip"
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
@@ -85,24 +85,6 @@ HTTP_STATUSES: Mapping[int, int] = {
     code_pb2.DATA_LOSS: 500,
 }
 """HTTP status of each google.rpc.Code but OK, as google/rpc/code.proto has it."""
-
-
-DURATION_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-
-
-class Durations:
-    """How long calls took: `counts` by the bounds that they are not above, with one more for the rest; and the sum."""
-
-    __slots__ = ("counts", "sum_s")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(DURATION_BOUNDS_S) + 1)
-        self.sum_s = 0.0
-
-    def add(self, seconds: float) -> None:
-        """Count a call."""
-        self.counts[bisect_left(DURATION_BOUNDS_S, seconds)] += 1
-        self.sum_s += seconds
 
 
 class ServedCall(ABC):
@@ -258,22 +240,20 @@ class ConcurrencyLimit:
 
 
 class Calls:
-    """What is at work in this process. One event loop.
+    """What is at work in this process, and measured in `measures`. One event loop."""
 
-    `ended`: how long calls took that have ended, by method and code (google.rpc.Code); `refused`: how many were by each
-    limit.
-    """
-
-    def __init__(self, limits: CallLimits | None = None, gate: Gate | None = None) -> None:
+    def __init__(
+        self, limits: CallLimits | None = None, gate: Gate | None = None, measures: Measures | None = None
+    ) -> None:
         limits = limits or CallLimits()
+        self.measures = Measures() if measures is None else measures
         self.message_bytes_max = limits.message_bytes_max
         self.draining = False
         self._gate = gate
         self._gate_version = 0 if gate is None else gate.version
         # What waits or is a stream, with its path and the error where its view has changed.
         self._admitted: dict[asyncio.Future[None], tuple[ServedCall, str, QueryError]] = {}
-        self.ended: defaultdict[tuple[str, int], Durations] = defaultdict(Durations)
-        self.refused: defaultdict[str, int] = defaultdict(int)
+        self._durations = self.measures.calls
         self._waiting = ConcurrencyLimit(
             "waiting calls", most=limits.calls_max, most_of_principal=limits.calls_of_principal_max
         )
@@ -359,7 +339,7 @@ class Calls:
             if call.usage.is_charged:
                 call.usage.charge(len(answer))
             call.answer(answer)
-            self._count(call, path, code_pb2.OK)
+            self._count(call, path, "OK")
         else:
             work = self._wait(call, path, answer, _on_account_of(call, method))
             task = self._start(call, work)
@@ -417,7 +397,7 @@ class Calls:
             if call.usage.is_charged:
                 call.usage.charge(len(message))
             call.answer(message)
-            self._count(call, path, code_pb2.OK)
+            self._count(call, path, "OK")
 
     async def _stream(self, call: ServedCall, path: str, messages: AsyncIterator[bytes], principal: str | None) -> None:
         place = _place_of(call, principal)
@@ -432,7 +412,7 @@ class Calls:
                     if usage.is_charged and (wait_s := usage.charge(len(message))) > 0:
                         await asyncio.sleep(wait_s)
             call.end()
-            self._count(call, path, code_pb2.OK)
+            self._count(call, path, "OK")
 
     @contextmanager
     def _begun(self, call: ServedCall, path: str) -> Iterator[Usage]:
@@ -456,7 +436,7 @@ class Calls:
             elif self.draining:
                 self._fail(call, path, ShuttingDown())
             else:  # its client is gone
-                self._count(call, path, code_pb2.CANCELLED)
+                self._count(call, path, "CANCELLED")
             raise
         except Exception as error:  # noqa: BLE001  as above
             self._fail(call, path, as_query_error(error, path))
@@ -465,13 +445,20 @@ class Calls:
         call.fail(error)
         self._count_failed(call, path, error)
 
-    def _count(self, call: ServedCall, path: str, code: int) -> None:
-        self.ended[path, code].add(time.monotonic() - call.started_s)
+    def _count(self, call: ServedCall, path: str, code: str) -> None:
+        took_s, durations = time.monotonic() - call.started_s, self._durations[path, code]
+        # `durations.add`, written out: each call comes here.
+        durations.counts[bisect_left(durations.bounds, took_s)] += 1
+        durations.sum += took_s
 
     def _count_failed(self, call: ServedCall, path: str, error: QueryError) -> None:
-        self._count(call, path, code_of(error))
+        self._count(call, path, code_pb2.Code.Name(code_of(error)))
         if isinstance(error, (Overloaded, LimitExceeded)):
-            self.refused[error.limit] += 1
+            self.count_refused(error.limit)
+
+    def count_refused(self, limit: str) -> None:
+        """Count a call that a limit refuses."""
+        self.measures.refused_calls[(limit,)] += 1
 
 
 class FramedCall(ServedCall):

@@ -309,7 +309,7 @@ class GrpcProtocol:
 
     def refuse(self, exchange: Exchange, excess: Excess) -> None:
         """Answer that there is too much of something."""
-        self._calls.refused[excess.value] += 1
+        self._calls.count_refused(excess.value)
         grpc, http, text = _REFUSALS[excess]
         if exchange.http2 and _is_grpc(exchange):
             exchange.respond(grpc, b"")

@@ -154,6 +154,8 @@ class SubscriberGroup:
         message = Message(
             self.encode(shown, change_positions, broadcaster.positions, is_whole), change_positions, time.monotonic()
         )
+        if changes:
+            broadcaster.note_sent(min(change.time_ms for change in changes))
         for subscriber in list(self.subscribers):
             subscriber.enqueue(message)
 
@@ -162,10 +164,18 @@ class ChangeBroadcaster:
     """The changes of one generation of a table. `change_positions` say up to where subscribers have been sent them.
 
     `unserved` are the partitions of these that may not be served now: they stay where they are. `parse` is from row
-    bytes to the message.
+    bytes to the message. `note_sent` gets the time of the oldest change of each message, in milliseconds
+    since 1970.
     """
 
-    def __init__(self, store_id: StoreId, limits: QueryLimits, parse: Callable[[bytes], Any]) -> None:
+    def __init__(
+        self,
+        store_id: StoreId,
+        limits: QueryLimits,
+        parse: Callable[[bytes], Any],
+        note_sent: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.note_sent = note_sent
         self.store_id = store_id
         self.unserved: set[Partition] = set()
         self.change_positions: dict[Partition, ChangePosition] = {}

@@ -50,7 +50,9 @@ class LiveTable:
                 # They find out by their own cursors whether the generation that is served now is one they can go on
                 # with.
                 self._broadcaster.evict_all()
-            self._broadcaster = ChangeBroadcaster(served.store_id, self._limits, self._parse_row)
+            self._broadcaster = ChangeBroadcaster(
+                served.store_id, self._limits, self._parse_row, self._access.deliveries.add_since
+            )
         self._served = served
         return self._broadcaster
 

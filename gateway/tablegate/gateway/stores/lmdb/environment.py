@@ -80,6 +80,13 @@ class Environment:
     tables: Any
     meta: Any
 
+    def size_bytes(self) -> int:
+        """Return how long the file is; 0 where there is none. It has pages that are free, too."""
+        try:
+            return (self.path / DATA_FILE).stat().st_size
+        except OSError:
+            return 0
+
     def inode(self) -> int:
         """Return the number of the file that is at the path now; 0 where there is none."""
         try:

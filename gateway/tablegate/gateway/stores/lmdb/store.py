@@ -48,6 +48,7 @@ from tablegate.gateway.stores.base import (
     StoreFull,
     StoreReader,
     StoreUnavailable,
+    StoreUsage,
 )
 from tablegate.gateway.stores.lmdb import environment as environments
 from tablegate.gateway.stores.lmdb import indexes as lmdb_indexes
@@ -224,6 +225,22 @@ class LmdbSnapshot(Snapshot):
     def status(self) -> bytes:
         value: bytes = self._transaction.get(_STATUS, b"", db=self._environment.meta)
         return value
+
+    @override
+    def usage(self) -> StoreUsage:
+        environment, stat = self._environment, self._transaction.stat
+        entries = {
+            "rows": environment.rows,
+            "tombstones": environment.tombstones,
+            "history": environment.history,
+            "index": environment.index,
+            "repairs": environment.repairs,
+        }
+        return StoreUsage(
+            environment.size_bytes(),
+            environments.free_disk_bytes(environment.path),
+            {kind: stat(database)["entries"] for kind, database in entries.items()},
+        )
 
 
 class LmdbReader(StoreReader):

@@ -126,6 +126,10 @@ class RedisSnapshot(Snapshot):
     # Reads.
 
     @override
+    def usage(self) -> None:
+        return None
+
+    @override
     def table(self, name: str) -> TableState | None:
         if name not in self._states:
             known = self._known.get(name)

@@ -1,0 +1,1 @@
+"""What a process tells of its work to those who run it: measures."""
