@@ -36,7 +36,9 @@ def address() -> Iterator[str]:
         yield reserved.address
 
 
-def _settings(store: Path, address: str, parent: int | None = None, admin: str | None = None) -> str:
+def _settings(
+    store: Path, address: str, parent: int | None = None, admin: str | None = None, log_settings: Path | None = None
+) -> str:
     files, _ = load_contracts((RATINGS,))
     return ChildConfig(
         name="worker-0",
@@ -53,17 +55,20 @@ def _settings(store: Path, address: str, parent: int | None = None, admin: str |
         bootstrap="",
         tables_topic="",
         log_file=str(store.parent / "log"),
+        log_settings=None if log_settings is None else str(log_settings),
     ).to_json()
 
 
 @contextmanager
-def _worker(store: Path, address: str, admin: str | None = None) -> Iterator["subprocess.Popen[str]"]:
+def _worker(
+    store: Path, address: str, admin: str | None = None, log_settings: Path | None = None
+) -> Iterator["subprocess.Popen[str]"]:
     command = [sys.executable, "-m", "tablegate.gateway.server", WORKER]
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert worker.stdin is not None
     assert worker.stdout is not None
     try:
-        worker.stdin.write(_settings(store, address, admin=admin) + "\n")
+        worker.stdin.write(_settings(store, address, admin=admin, log_settings=log_settings) + "\n")
         worker.stdin.close()
         yield worker
     finally:
@@ -98,6 +103,38 @@ def _soon(holds: Callable[[], bool], seconds: float = 5.0) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_calls_are_logged_while_the_file_of_settings_says_so(tmp_path: Path, address: str) -> None:
+    store, file = LmdbStore(tmp_path / "store"), tmp_path / "log.toml"
+    ratings_table(store).put([rating(1)])
+    file.write_text("")
+
+    def lines(message: str) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+        return [line for line in found if line["message"] == message]
+
+    def logs(message: str) -> bool:
+        _get(address)
+        return bool(lines(message))
+
+    with _worker(tmp_path / "store", address, log_settings=file) as worker:
+        assert [_event(worker), _event(worker)] == ["listening", "serving"]
+        _get(address)
+        assert not lines("call")
+        file.write_text("access_log = true\nslow_call_ms = 0.000001\n")
+        _soon(lambda: logs("call") and logs("slow call"), 30)
+        assert {(line["method"], line["code"]) for line in lines("call")} == {(GET, "OK")}
+        assert lines("slow call")[0]["reads"] == "1 of 3 partitions: that of its movie_id"
+        file.write_text('level = "error"\n')
+
+        def is_silent() -> bool:
+            before = len(lines("call"))
+            _get(address)
+            return len(lines("call")) == before
+
+        _soon(is_silent, 30)
+    store.close()
 
 
 def test_two_workers_share_a_port_and_one_goes_on_alone(tmp_path: Path, address: str) -> None:

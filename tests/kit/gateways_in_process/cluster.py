@@ -25,7 +25,7 @@ from tablegate.gateway.cluster.scatter import ANSWER_BYTES_MAX, Router
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.http.rpc.calls import CallLimits
+from tablegate.gateway.http.rpc.calls import CallLimits, Calls
 from tablegate.gateway.http.server import HttpServer, web_protocols
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import Call, Methods, TopicEnds, UnaryMethod
@@ -167,6 +167,12 @@ class ClusterGateway:
         """Look at what the replicator has left in the store, as a worker does; nothing of it rings there."""
         with suppress(StoreUnavailable), self.store.snapshot() as snapshot:
             self.router.refresh(snapshot, self.catalogue.tables)
+
+    @property
+    def served_calls(self) -> Calls:
+        """Return what is at work at its server."""
+        assert self._server is not None
+        return self._server.calls
 
     def hold(self, partitions: Iterable[int], phase: Phase = Phase.LIVE) -> None:
         """Have these partitions, and no others."""

@@ -74,13 +74,13 @@ def test_metrics_follow_the_rules_of_promtool() -> None:
     assert (done.returncode, (done.stdout + done.stderr).decode()) == (0, "")
 
 
-def lags(times: LagTimes, *looks: tuple[float, dict[int, int], dict[int, int]]) -> list[float]:
-    """Return what is found at each look: its time, the ends of the topic, and the next offsets that are read."""
-    return [times.lag_s("orders", ends=ends, read=read, now_s=now_s) for now_s, ends, read in looks]
+def lags(times: LagTimes, *observed: tuple[float, dict[int, int], dict[int, int]]) -> list[float]:
+    """Return what is found at each moment: its time, the ends of the topic, and the next offsets that are read."""
+    return [times.lag_s("orders", ends=ends, read=read, now_s=now_s) for now_s, ends, read in observed]
 
 
 def test_lag_in_seconds_is_since_all_that_was_there_was_read() -> None:
-    looks = [
+    observed = [
         (100.0, {0: 10, 1: 10}, {0: 10, 1: 10}),  # nothing is unread
         (105.0, {0: 50, 1: 10}, {0: 10, 1: 10}),
         (110.0, {0: 90, 1: 10}, {0: 30, 1: 10}),  # some of what came by 105
@@ -88,7 +88,7 @@ def test_lag_in_seconds_is_since_all_that_was_there_was_read() -> None:
         (120.0, {0: 90, 1: 20}, {0: 90, 1: 10}),  # one partition waits
         (125.0, {0: 90, 1: 20}, {0: 90, 1: 20}),
     ]
-    assert lags(LagTimes(), *looks) == [0, 5, 10, 10, 10, 0]
+    assert lags(LagTimes(), *observed) == [0, 5, 10, 10, 10, 0]
 
 
 def test_what_a_late_table_remembers_is_bounded() -> None:

@@ -240,7 +240,7 @@ def test_metrics_follow_the_rules_of_promtool(port: int, tmp_path: Path) -> None
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_what_the_store_has_is_told(port: int) -> None:
+def test_what_the_store_has_is_shown(port: int) -> None:
     lines = _scraped(port)
     assert 'tablegate_store_entries{kind="rows"} 1.0' in lines
     assert 'tablegate_store_entries{kind="history"} 1.0' in lines

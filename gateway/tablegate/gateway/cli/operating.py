@@ -134,6 +134,13 @@ def serve(
         ),
     ] = None,
     log_file: Annotated[Path | None, typer.Option(help="File for the log. Default: stderr.")] = None,
+    log_level: Annotated[str, typer.Option(help="Least level that is logged: debug, info, warning, error.")] = "info",
+    log_settings: Annotated[
+        Path | None,
+        typer.Option(
+            help="File (TOML) with what is logged: level, access_log, slow_call_ms. It is read again when it changes."
+        ),
+    ] = None,
 ) -> None:
     """Serve the tables of contracts: restore them from their changelogs, follow them, answer queries."""
     from tablegate.gateway.cluster.membership import GATEWAYS_TOPIC
@@ -172,6 +179,8 @@ def serve(
         gateways_topic=settings.own_topic(GATEWAYS_TOPIC) if gateways_topic is None else gateways_topic,
         token_key_file=token_key,
         log_file=log_file,
+        log_level=log_level,
+        log_settings=log_settings,
         access=access,
     )
     try:

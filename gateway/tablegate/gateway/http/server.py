@@ -82,6 +82,11 @@ class HttpServer:
         return self._listener.port
 
     @property
+    def calls(self) -> Calls:
+        """Return what is at work."""
+        return self._calls
+
+    @property
     def connections(self) -> int:
         """Return how many connections there are."""
         return self._listener.connections

@@ -132,9 +132,7 @@ class GetRead:
         if visible is not None and row is not None:
             row = visible.row(row)
         positions = {partition: position}
-        # What `note_read` does, written out.
-        if position.as_of_ms:
-            access.staleness.add_since(position.as_of_ms)
+        access.note_age(position.as_of_ms)
         self.call.set_trailer(access.trailer(served, positions))
         if row is None:
             if not plan.query.missing_is_empty:

@@ -6,6 +6,7 @@ Decision: docs/decisions/0034-a-store-that-is-away.md
 import copy
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -139,7 +140,7 @@ class Scope(NamedTuple):
 class TableAccess:
     """A table as its queries see it. One thread.
 
-    `visible`: what a principal may see of it; None: all. `staleness`, `waits`, `deliveries`: what is measured of it.
+    `visible`: what a principal may see of it; None: all. `waits`, `deliveries`: what is measured of it.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class TableAccess:
         self.now_ms = now_ms
         self.limits = limits
         self.visible: VisibleRows | None = None
-        self.staleness = measures.read_staleness[(table.name,)]
+        self._staleness = measures.read_staleness[(table.name,)]
         self.waits = measures.freshness_waits[(table.name,)]
         self.deliveries = measures.deliveries[(table.name,)]
         self.router = Router.alone() if router is None else router
@@ -368,10 +369,19 @@ class TableAccess:
 
     def note_read(self, positions: Iterable[Position]) -> None:
         """Measure how old an answer is that was read from `positions`."""
-        # Of a partition that nothing was written to yet there is no time.
-        oldest_ms = min((position.as_of_ms for position in positions), default=0)
-        if oldest_ms:
-            self.staleness.add_since(oldest_ms)
+        self.note_age(min((position.as_of_ms for position in positions), default=0))
+
+    def note_age(self, as_of_ms: int) -> None:
+        """Measure how old an answer is; not where nothing was written yet, so that there is no time: 0."""
+        if not as_of_ms:
+            return
+        # `Histogram.add_since`, written out: each Get comes here.
+        staleness = self._staleness
+        age_s = staleness.now_s() - as_of_ms / 1_000
+        if age_s < 0:
+            age_s = 0.0
+        staleness.counts[bisect_left(staleness.bounds, age_s)] += 1
+        staleness.sum += age_s
 
     def read_info(self, served: ServedGeneration, positions: Mapping[Partition, Position]) -> bytes:
         """Return the ReadInfo of an answer made from `positions`."""

@@ -25,6 +25,7 @@ from tablegate.gateway.server.child import (
     paths_of,
 )
 from tablegate.gateway.server.config import ServeConfig, ServeError
+from tablegate.gateway.server.log_settings import LogSettingsError, level_of, read_log_settings
 from tablegate.gateway.server.logs import set_up_logging
 from tablegate.gateway.server.preflight import (
     Reserved,
@@ -108,6 +109,12 @@ def _address(config: ServeConfig, reserved: Reserved, admin: Reserved | None) ->
 def _open_log(config: ServeConfig) -> None:
     try:
         set_up_logging("gateway", config.log_file)
+        level = level_of(config.log_level)
+        if config.log_settings is not None:
+            level = read_log_settings(config.log_settings, level).level
+        logging.getLogger().setLevel(level)
+    except LogSettingsError as error:
+        raise ServeError(str(error)) from None
     except OSError as error:
         raise ServeError(f'log file "{config.log_file}" cannot be written: {error.strerror}; choose another') from None
 
@@ -152,6 +159,8 @@ def _specs(
             **(kafka if name == REPLICATOR else {}),  # no worker has a client of Kafka
             hang_limit_s=config.hang_limit_s,
             access=None if config.access is None else str(config.access.resolve()),
+            log_level=level_of(config.log_level),
+            log_settings=None if config.log_settings is None else str(config.log_settings.resolve()),
         ).to_json()
 
     def before_replicator_restart(killed_by: int) -> None:

@@ -6,6 +6,7 @@ It sends its parent events, as lines of JSON on stdout, and never outlives it.
 import base64
 import ctypes
 import json
+import logging
 import math
 import os
 import resource
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tablegate.gateway.cluster.peers import Credentials
     from tablegate.gateway.contract.tokens import TokenSigner
     from tablegate.gateway.http.tls import TlsFiles
+    from tablegate.gateway.server.log_settings import WatchedLogSettings
 
 WORKER = "worker"
 REPLICATOR = "replicator"
@@ -76,6 +78,8 @@ class ChildConfig:
     hang_limit_s: float = HANG_LIMIT_S
     hosts: tuple[str, ...] = ()
     access: str | None = None  # the access file of workers; None: whoever connects may read everything
+    log_level: int = logging.INFO
+    log_settings: str | None = None  # the file of them, which may change
 
     def to_json(self) -> str:
         """Return it as text."""
@@ -135,6 +139,12 @@ class ChildConfig:
     def transfers_rows(self) -> bool:
         """Return whether there are other gateways, with stores of their own, that rows come from and go to."""
         return self.membership is not None and self.store_url is None
+
+    def watched_log_settings(self) -> "WatchedLogSettings":
+        """Return what to log, and log so from now on."""
+        from tablegate.gateway.server.log_settings import WatchedLogSettings
+
+        return WatchedLogSettings(None if self.log_settings is None else Path(self.log_settings), self.log_level)
 
     @property
     def log_path(self) -> Path | None:

@@ -53,6 +53,8 @@ class ServeConfig:
     store_url: str | None = None
     token_key_file: Path | None = None  # None: <data>/token.key, made where there is none
     log_file: Path | None = None  # None: stderr
+    log_level: str = "info"
+    log_settings: Path | None = None  # what is logged, in a file that may change
     advertise: str | None = None  # where other gateways reach this one; None: it stands alone
     gateway_id: str | None = None  # None: the name in <data>/gateway.id, made where there is none
     zone: str = ""

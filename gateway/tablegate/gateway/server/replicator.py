@@ -181,6 +181,7 @@ def _beat(config: ChildConfig, measures: Measures) -> Callable[[], None]:
     """Return what tells the parent and the workers, now and then, that this process lives, and what it uses and did."""
     beats, file = Beats(config.hang_limit_s / BEATS_PER_LIMIT), ProcessFile.of(config)
     measures.add(file.before())
+    log_settings = config.watched_log_settings()
     written_s = -math.inf
 
     def beat() -> None:
@@ -190,6 +191,7 @@ def _beat(config: ChildConfig, measures: Measures) -> Callable[[], None]:
         if now_s >= written_s + PROCESS_FILE_EVERY_S:
             written_s = now_s
             file.write(measures.numbers())
+            log_settings.refresh()
 
     return beat
 

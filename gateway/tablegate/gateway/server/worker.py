@@ -38,9 +38,11 @@ from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.server import Guarded, HttpServer, WebProtocol, web_protocols
 from tablegate.gateway.http.tls import TlsError
 from tablegate.gateway.query.call import Methods
-from tablegate.gateway.query.service import query_methods
+from tablegate.gateway.query.explain import Explainer
+from tablegate.gateway.query.service import query_methods, table_accesses
 from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.server.admin import admin_server, moved_methods, unready_reason
+from tablegate.gateway.server.call_log import CallLog
 from tablegate.gateway.server.child import (
     LISTENING,
     NOT_SERVING,
@@ -162,6 +164,12 @@ class _Worker:
                 unready_reason=lambda: unready_reason(self._health, self._store, is_late=self._was_late),
                 tls=config.tls_files,
             )
+        self._log_settings = config.watched_log_settings()
+        accesses = table_accesses(
+            catalogue, self._store, signer, self._notifier, ends=None, router=self._router, now_ms=wall_clock_ms
+        )
+        self._call_log = CallLog(Explainer(catalogue, accesses).explain)
+        self._use_log_settings()
         self._is_store_away = False
         self._publish_at_s = self._health_at_s = 0.0
         self._drain_s = config.drain_s
@@ -202,6 +210,8 @@ class _Worker:
         if now_s >= self._publish_at_s:
             self._publish_at_s = now_s + PROCESS_FILE_EVERY_S
             self._metrics.publish()
+            self._log_settings.refresh()
+            self._use_log_settings()
         was_away = self._is_store_away
         self._update_router(self._health.tables)
         if self._is_store_away and not was_away:
@@ -211,6 +221,11 @@ class _Worker:
             self._check_health()
             # With thousands of partitions a check takes long: it may take a share of the time, not a pace.
             self._health_at_s = time.monotonic() + HEALTH_TIMES * (time.monotonic() - begin_s)
+
+    def _use_log_settings(self) -> None:
+        now, log, calls = self._log_settings.now, self._call_log, self._server.calls
+        log.logs_all, log.slow_s = now.access_log, now.slow_s
+        calls.on_ended = log.note if log.is_on else None
 
     def _check_health(self) -> None:
         was_serving = self._health.serving

@@ -24,14 +24,14 @@ AGE_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 9
 class Histogram:
     """How many values are not above each bound and above the one before, with one more for the rest; and their sum."""
 
-    __slots__ = ("_now_s", "bounds", "counts", "sum")
+    __slots__ = ("bounds", "counts", "now_s", "sum")
 
     def __init__(self, bounds: Sequence[float], now_s: Callable[[], float] = time.time) -> None:
         """Begin with nothing; `now_s`: the seconds since 1970."""
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
-        self._now_s = now_s
+        self.now_s = now_s
 
     def add(self, value: float) -> None:
         """Count a value."""
@@ -40,7 +40,7 @@ class Histogram:
 
     def add_since(self, time_ms: int) -> None:
         """Count the seconds since a time, in milliseconds since 1970; one that is still to come is now."""
-        age_s = self._now_s() - time_ms / 1_000
+        age_s = self.now_s() - time_ms / 1_000
         if age_s < 0:
             age_s = 0.0
         self.counts[bisect_left(self.bounds, age_s)] += 1

@@ -13,6 +13,8 @@ What all protocols share lies here, too: compression and size of requests, and t
 
 import asyncio
 import logging
+import re
+import secrets
 import time
 import traceback
 import zlib
@@ -59,8 +61,12 @@ from tablegate.gateway.query.errors import (
     code_of,
 )
 from tablegate.gateway.telemetry.measures import Measures
+from tablegate.gateway.telemetry.request_ids import AT_WORK, HEADER
 
 GZIP = b"gzip"
+REQUEST_ID = HEADER.encode("ascii")
+REQUEST_ID_MAX = 64  # characters: a UUID has 36, a trace id 32
+_SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,%d}" % REQUEST_ID_MAX)
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 GZIP_RATIO_MAX = 50  # of what is longer than a message: text packs to a twentieth, and only an attack much further
 
@@ -87,6 +93,14 @@ HTTP_STATUSES: Mapping[int, int] = {
 """HTTP status of each google.rpc.Code but OK, as google/rpc/code.proto has it."""
 
 
+def request_id_of(headers: Mapping[bytes, bytes]) -> str:
+    """Return the id that a client gives its request, or a new one where it gives none that may stand in a log."""
+    value = headers.get(REQUEST_ID)
+    if value is not None and _SANE_ID.fullmatch(value) is not None:
+        return value.decode("ascii")
+    return secrets.token_hex(16)
+
+
 class ServedCall(ABC):
     """A call, as its handler sees it (`query.call.Call`), and the ways to answer it, each protocol's own.
 
@@ -94,7 +108,18 @@ class ServedCall(ABC):
     its principal's limits.
     """
 
-    __slots__ = ("_calls", "admitted", "ended_for", "exchange", "started_s", "timeout_s", "trailer", "usage")
+    __slots__ = (
+        "_calls",
+        "_request_id",
+        "admitted",
+        "ended_for",
+        "exchange",
+        "request",
+        "started_s",
+        "timeout_s",
+        "trailer",
+        "usage",
+    )
 
     def __init__(self, calls: "Calls", exchange: Exchange) -> None:
         self.exchange = exchange
@@ -103,8 +128,17 @@ class ServedCall(ABC):
         self.ended_for: QueryError | None = None  # why a stream is ended, which its client did not ask for
         self.timeout_s: float | None = None
         self.trailer: Fields = ()
+        self.request: bytes | None = None  # of a unary call
+        self._request_id = ""
         self._calls = calls
         self.started_s = time.monotonic()
+
+    @property
+    def request_id(self) -> str:
+        """Return the id of the request. Made when it is asked for: a Get that is answered at once has none."""
+        if not self._request_id:
+            self._request_id = request_id_of(self.exchange.headers)
+        return self._request_id
 
     def time_left_s(self) -> float | None:
         """Return the seconds left to the call's deadline, 0 when it is over; None without a deadline."""
@@ -177,6 +211,9 @@ class CallLimits:
     message_bytes_max: int = MESSAGE_BYTES_MAX  # of a request, but of one in JSON; less than its JSON_BYTES_MAX
 
 
+OnEnded = Callable[[ServedCall, str, str, float], None]
+
+
 class Place:
     """A call at work. `give_up` is called, at most once, to end it with an error and let another one begin."""
 
@@ -240,7 +277,11 @@ class ConcurrencyLimit:
 
 
 class Calls:
-    """What is at work in this process, and measured in `measures`. One event loop."""
+    """What is at work in this process, and measured in `measures`. One event loop.
+
+    `on_ended` gets each call that has ended, with its path, the name of its status and the seconds that it took; None
+    where nobody wants to know.
+    """
 
     def __init__(
         self, limits: CallLimits | None = None, gate: Gate | None = None, measures: Measures | None = None
@@ -254,6 +295,7 @@ class Calls:
         # What waits or is a stream, with its path and the error where its view has changed.
         self._admitted: dict[asyncio.Future[None], tuple[ServedCall, str, QueryError]] = {}
         self._durations = self.measures.calls
+        self.on_ended: OnEnded | None = None
         self._waiting = ConcurrencyLimit(
             "waiting calls", most=limits.calls_max, most_of_principal=limits.calls_of_principal_max
         )
@@ -328,12 +370,13 @@ class Calls:
 
     def unary(self, call: ServedCall, path: str, method: UnaryMethod, message: bytes) -> None:
         """Serve a unary call: now, or in a task where its handler waits."""
+        call.request = message
         timeout_s = call.timeout_s
         call.timeout_s = method.default_timeout_s if timeout_s is None else min(timeout_s, method.max_timeout_s)
         try:
             answer = _answer(call, method, message)
         except Exception as error:  # noqa: BLE001  whatever it is, the client gets a status with details
-            self._fail(call, path, as_query_error(error, path))
+            self._fail_by(call, path, error)
             return
         if isinstance(answer, bytes):
             if call.usage.is_charged:
@@ -391,6 +434,7 @@ class Calls:
         return task
 
     async def _wait(self, call: ServedCall, path: str, answer: Awaitable[bytes], principal: str | None) -> None:
+        AT_WORK.set(call)  # of this task, which ends with the call
         with self._failing(call, path), self._waiting.hold(_place_of(call, principal)):
             async with asyncio.timeout(call.time_left_s()):
                 message = await answer
@@ -400,6 +444,7 @@ class Calls:
             self._count(call, path, "OK")
 
     async def _stream(self, call: ServedCall, path: str, messages: AsyncIterator[bytes], principal: str | None) -> None:
+        AT_WORK.set(call)
         place = _place_of(call, principal)
         with self._failing(call, path), self._streams.hold(place), self._begun(call, path) as usage:
             if self.draining:
@@ -439,7 +484,16 @@ class Calls:
                 self._count(call, path, "CANCELLED")
             raise
         except Exception as error:  # noqa: BLE001  as above
-            self._fail(call, path, as_query_error(error, path))
+            self._fail_by(call, path, error)
+
+    def _fail_by(self, call: ServedCall, path: str, error: Exception) -> None:
+        """Answer with the error of an exception; of our own mistakes, with the id under which the log has it."""
+        if isinstance(error, QueryError):
+            self._fail(call, path, error)
+            return
+        request_id = call.request_id
+        call.set_trailer((*call.trailer, (REQUEST_ID, request_id.encode("ascii"))))
+        self._fail(call, path, as_query_error(error, path, request_id))
 
     def _fail(self, call: ServedCall, path: str, error: QueryError) -> None:
         call.fail(error)
@@ -450,6 +504,8 @@ class Calls:
         # `durations.add`, written out: each call comes here.
         durations.counts[bisect_left(durations.bounds, took_s)] += 1
         durations.sum += took_s
+        if self.on_ended is not None:
+            self.on_ended(call, path, code, took_s)
 
     def _count_failed(self, call: ServedCall, path: str, error: QueryError) -> None:
         self._count(call, path, code_pb2.Code.Name(code_of(error)))
@@ -558,13 +614,14 @@ def _query_error(error: Unauthenticated | Forbidden | RateExceeded) -> QueryErro
     return NotAuthenticated(str(error)) if isinstance(error, Unauthenticated) else NotAllowed(str(error))
 
 
-def as_query_error(error: Exception, path: str) -> QueryError:
+def as_query_error(error: Exception, path: str, request_id: str = "") -> QueryError:
     """Return the error that the client gets. Our own mistakes are logged: where they were, not with which values."""
     if isinstance(error, QueryError):
         return error
     frames = traceback.extract_tb(error.__traceback__)
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-    _logger.error("a handler failed", extra={"method": path, "error": type(error).__name__, "stack": where})
+    extra = {"method": path, "error": type(error).__name__, "stack": where}
+    _logger.error("a handler failed", extra={**extra, "request_id": request_id} if request_id else extra)
     return Internal()
 
 
