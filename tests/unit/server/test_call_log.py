@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tablegate.gateway.http.rpc.calls import REQUEST_ID_MAX, request_id_of
+from tablegate.gateway.http.rpc.calls import REQUEST_ID_MAX, ServedCall, request_id_of, trace_of
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.call import Call, UnaryMethod
 from tablegate.gateway.query.explain import Explainer
@@ -142,6 +142,57 @@ def test_a_forwarded_call_keeps_its_request_id(caplog: pytest.LogCaptureFixture)
     ids = [line["request_id"] for line in lines]
     assert ids[:2] == ["order-17", "order-17"]
     assert ids[2] == ids[3] != "order-17"
+
+
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+TRACE_PARENT = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
+
+
+def test_a_trace_goes_on_through_a_forward(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    received: list[tuple[bytes | None, bytes | None]] = []
+    with GrpcCluster({"a": [0, 1, 2], "b": [3, 4, 5]}) as cluster:
+        rows = [rating(number) for number in range(20)]
+        cluster.put(rows)
+        there = next(row.movie_id for row in rows if cluster.whole.table.partition_of(row) in (3, 4, 5))
+        log = CallLog(lambda *_: pytest.fail("nothing is slow"))
+        log.logs_all = True
+
+        def note(call: ServedCall, path: str, code: str, took_s: float) -> None:
+            headers = call.exchange.headers
+            received.append((headers.get(b"traceparent"), headers.get(b"tracestate")))
+            log.note(call, path, code, took_s)
+
+        for name in ("a", "b"):
+            cluster[name].served_calls.on_ended = note
+        _ask(cluster["a"].port, GET, _request(there), traceparent=TRACE_PARENT, tracestate="shop=17")
+        soon(lambda: len(received) == 2, "both gateways have it")
+        _ask(cluster["a"].port, GET, _request(there), traceparent="00-evil", tracestate="shop=17")
+        soon(lambda: len(received) == 4, "both gateways have that, too")
+    assert received[:2] == [(TRACE_PARENT.encode(), b"shop=17")] * 2
+    assert received[2] == (None, None), "what is no trace is not sent on"
+    assert [line.get("trace_id") for line in _lines(caplog, "call")] == [TRACE_ID, TRACE_ID, None, None]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        b"00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+        b"00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+        b"00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+        b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\n",
+    ],
+)
+def test_what_is_no_trace_is_none(value: bytes) -> None:
+    assert trace_of({b"traceparent": value, b"tracestate": b"shop=17"}) == ("", ())
+
+
+@pytest.mark.parametrize("state", [b"x" * 513, b"a=\n", b" a=1", "ä=1".encode()])
+def test_a_trace_goes_on_without_what_is_no_state(state: bytes) -> None:
+    headers = {b"traceparent": TRACE_PARENT.encode(), b"tracestate": state}
+    assert trace_of(headers) == (TRACE_ID, (("traceparent", TRACE_PARENT),))
 
 
 @pytest.mark.parametrize("value", [b"", b"two\nlines", b"\x1b[31m", b"x" * (REQUEST_ID_MAX + 1), "ä".encode(), b"a b"])

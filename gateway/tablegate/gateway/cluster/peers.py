@@ -23,7 +23,7 @@ from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.forward_token import FORWARDED, ForwardToken
 from tablegate.gateway.cluster.scatter import ANSWER_BYTES_MAX, Forwarded, Forwarder, PeerFailed
 from tablegate.gateway.telemetry.measures import Measures
-from tablegate.gateway.telemetry.request_ids import AT_WORK, HEADER
+from tablegate.gateway.telemetry.request_ids import AT_WORK
 
 WINDOW_BYTES = 256 * 1024  # of a stream that is read slowly, and so what it makes this process hold
 PING_S = 10  # a peer that went without a word is found out by it
@@ -186,9 +186,9 @@ class GrpcForwarder(Forwarder):
         durations.sum += took_s
 
     def _metadata(self, token: ForwardToken) -> Sequence[tuple[str, str]]:
-        """Return what goes with a forward: the token, and the id of the request that it is for."""
+        """Return what goes with a forward: the token, and by what the request is known that it is for."""
         forwarded, call = (FORWARDED, self.sign(token)), AT_WORK.get()
-        return (forwarded,) if call is None else (forwarded, (HEADER, call.request_id))
+        return (forwarded,) if call is None else (forwarded, *call.identity())
 
     def _opened(self, peer: Peer) -> _Open:
         opened = self._open.get(peer)

@@ -3,7 +3,8 @@
 Both are off unless the log settings say so, and may be switched while the gateway runs. Where both are off, calls pay
 for a look at an attribute.
 
-No line carries a key or a value of a request, nor what a client sends beside it, but for a request id that is one.
+No line carries a key or a value of a request, nor what a client sends beside it, but for the ids of its request and its
+trace.
 
 Decision: docs/decisions/0151-calls-are-logged-on-demand.md
 """
@@ -96,6 +97,7 @@ def _about(call: ServedCall, path: str, code: str, took_s: float) -> Mapping[str
         "forwarded": call.forwarded is not None,
         "principal": call.account or "",
         "address": call.exchange.address,
+        **({"trace_id": call.trace_id} if call.trace_id else {}),
         **answered,
     }
 

@@ -1,20 +1,21 @@
-"""The id of a request: in whose header it comes and goes, and for which call a task is at work.
+"""By what a request is known: its id, its place in a trace (W3C Trace Context); and for which call a task is at work.
 
 Who forwards knows nothing of the call that it forwards for: it finds it by the context of its task.
 """
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Protocol
 
 HEADER = "x-request-id"
+TRACE_PARENT, TRACE_STATE = "traceparent", "tracestate"
 
 
 class Identified(Protocol):
-    """What has a request id."""
+    """What is known by an id, and perhaps by a trace."""
 
-    @property
-    def request_id(self) -> str:
-        """Return it."""
+    def identity(self) -> Sequence[tuple[str, str]]:
+        """Return the headers by which it is known to whoever is asked for it."""
 
 
 AT_WORK: ContextVar[Identified | None] = ContextVar("AT_WORK", default=None)

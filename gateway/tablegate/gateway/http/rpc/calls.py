@@ -20,7 +20,7 @@ import traceback
 import zlib
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
@@ -61,7 +61,7 @@ from tablegate.gateway.query.errors import (
     code_of,
 )
 from tablegate.gateway.telemetry.measures import Measures
-from tablegate.gateway.telemetry.request_ids import AT_WORK, HEADER
+from tablegate.gateway.telemetry.request_ids import AT_WORK, HEADER, TRACE_PARENT, TRACE_STATE
 
 GZIP = b"gzip"
 REQUEST_ID = HEADER.encode("ascii")
@@ -91,6 +91,24 @@ HTTP_STATUSES: Mapping[int, int] = {
     code_pb2.DATA_LOSS: 500,
 }
 """HTTP status of each google.rpc.Code but OK, as google/rpc/code.proto has it."""
+
+
+_TRACE_PARENT, _TRACE_STATE = TRACE_PARENT.encode("ascii"), TRACE_STATE.encode("ascii")
+# Of version 00; a later one may have more behind it, and begins alike.
+_TRACE = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE_STATES = re.compile(rb"[!-~][ -~]{0,511}")
+
+
+def trace_of(headers: Mapping[bytes, bytes]) -> tuple[str, Sequence[tuple[str, str]]]:
+    """Return the id of the trace that a request is in, and the headers of it; "" and none where it is in none."""
+    parent, state = headers.get(_TRACE_PARENT), headers.get(_TRACE_STATE)
+    found = None if parent is None else _TRACE.fullmatch(parent)
+    if found is None:
+        return "", ()
+    trace = ((TRACE_PARENT, found[0].decode("ascii")),)
+    if state is None or _TRACE_STATES.fullmatch(state) is None:
+        return found[1].decode("ascii"), trace
+    return found[1].decode("ascii"), (*trace, (TRACE_STATE, state.decode("ascii")))
 
 
 def request_id_of(headers: Mapping[bytes, bytes]) -> str:
@@ -139,6 +157,15 @@ class ServedCall(ABC):
         if not self._request_id:
             self._request_id = request_id_of(self.exchange.headers)
         return self._request_id
+
+    @property
+    def trace_id(self) -> str:
+        """Return the id of the trace that the request is in; "" where it is in none."""
+        return trace_of(self.exchange.headers)[0]
+
+    def identity(self) -> Sequence[tuple[str, str]]:
+        """Return the headers by which a forward of the request is known: its id, and those of its trace."""
+        return (HEADER, self.request_id), *trace_of(self.exchange.headers)[1]
 
     def time_left_s(self) -> float | None:
         """Return the seconds left to the call's deadline, 0 when it is over; None without a deadline."""
