@@ -297,7 +297,7 @@ def test_grpc_says_that_the_process_has_no_time() -> None:
             code, reason, details = failure(refused.value)
             assert (code, reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
             assert len(details) == 2  # when to try again, too
-            assert calls.refused == {"time waited": 1}
+            assert calls.measures.refused_calls == {("time waited",): 1}
             busy.is_over = True
         await listener.stop(0)
 
