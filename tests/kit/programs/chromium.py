@@ -1,5 +1,6 @@
 """Headless Chromium, driven over a pipe by the DevTools protocol: what a person would see and click."""
 
+import base64
 import fcntl
 import json
 import os
@@ -12,6 +13,8 @@ from typing import Any, Self
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _TIMEOUT_S = 60.0
 _FIRST_FREE_DESCRIPTOR = 10
+_PHONE_PX = 700
+_KEY_CODES = {"Tab": 9, "Enter": 13, "Escape": 27}
 _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--remote-debugging-pipe"),
@@ -87,6 +90,24 @@ class Chromium:
                 return
             assert time.monotonic() < deadline, f"never true in the page: {script}; it said {self.messages}"
             time.sleep(0.05)
+
+    def emulate(self, *, width: int, height: int, dark: bool = False) -> None:
+        """Be a screen of this size, whose owner likes it dark or light; one of a phone where it is narrow."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < _PHONE_PX}
+        self._ask("Emulation.setDeviceMetricsOverride", **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._ask("Emulation.setEmulatedMedia", features=[scheme])
+
+    def press(self, key: str) -> None:
+        """Press a key that writes nothing, such as Tab; Enter writes a line."""
+        text = {"text": "\r"} if key == "Enter" else {}
+        named = {"key": key, "code": key, "windowsVirtualKeyCode": _KEY_CODES[key]}
+        self._ask("Input.dispatchKeyEvent", type="keyDown", **named, **text)
+        self._ask("Input.dispatchKeyEvent", type="keyUp", **named)
+
+    def picture(self) -> bytes:
+        """Return what is seen, as PNG."""
+        return base64.b64decode(self._ask("Page.captureScreenshot", format="png")["data"])
 
     def _ask(self, method: str, **params: Any) -> Any:
         self._last_id += 1

@@ -1,5 +1,6 @@
 """The admin port in this process: probes, metrics, status, health; with TLS it asks nobody for a certificate."""
 
+import hashlib
 import json
 import ssl
 import urllib.error
@@ -12,11 +13,12 @@ import pytest
 from click.testing import CliRunner
 from grpc_health.v1 import health_pb2
 
+from tablegate.gateway.access.gate import Gate
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.service import query_methods
-from tablegate.gateway.server.admin import admin_server, moved_methods, unready_reason
+from tablegate.gateway.server.admin import AdminServer, moved_methods, unready_reason
 from tablegate.gateway.server.child import ProcessFile
 from tablegate.gateway.server.health import Health
 from tablegate.gateway.server.metadata import metadata_methods, reflection_methods, status_methods
@@ -37,8 +39,17 @@ EXPLAINED = "examples.ratings.v1.RatingsService/GetRating"
 class Admin:
     """What an admin port serves, of a gateway with one table; `missing`: why it is not ready."""
 
-    def __init__(self, directory: Path, tls: TlsFiles | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        tls: TlsFiles | None = None,
+        *,
+        access: Path | None = None,
+        hosts: tuple[str, ...] = (),
+    ) -> None:
         self.missing = ""
+        self.gate = None if access is None else Gate(access, catalogue_of())
+        self._hosts = hosts
         self._directory = directory
         self._tls = tls
         self._store = MemoryStore()
@@ -51,7 +62,7 @@ class Admin:
         catalogue = catalogue_of()
         health = Health(catalogue)
         health.update(health.tables)
-        return admin_server(
+        return AdminServer(
             catalogue,
             {
                 **health.methods(),
@@ -62,6 +73,10 @@ class Admin:
             metrics=Metrics(Calls(), self._store, ProcessFile(self._directory, name="worker-0", parent=1), dict),
             unready_reason=lambda: self.missing,
             tls=self._tls,
+            data_port=50051,
+            queries=query_methods(catalogue, self._store, SIGNER, Notifier()),
+            gate=self.gate,
+            hosts=self._hosts,
         )
 
 
@@ -77,9 +92,14 @@ def port(admin: Admin) -> Iterator[int]:
 
 
 def _asked(
-    url: str, *, method: str = "GET", body: bytes | None = None, context: ssl.SSLContext | None = None
+    url: str,
+    *,
+    method: str = "GET",
+    body: bytes | None = None,
+    context: ssl.SSLContext | None = None,
+    **headers: str,
 ) -> tuple[int, str]:
-    request = urllib.request.Request(url, body, {"content-type": "application/json"}, method=method)
+    request = urllib.request.Request(url, body, {"content-type": "application/json", **headers}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=30, context=context) as answer:
             return answer.status, answer.read().decode()
@@ -111,12 +131,11 @@ def test_what_is_missing_is_named() -> None:
     assert unready_reason(health, store, is_late=False) == "the gateway drains"
 
 
-def test_metrics_and_status_without_queries(port: int) -> None:
+def test_metrics_and_status(port: int) -> None:
     url = f"http://127.0.0.1:{port}"
     assert 'tablegate_table_serving{table="ratings"} 1.0' in _asked(f"{url}/metrics")[1]
     status, body = _asked(f"{url}{STATUS}", method="POST", body=b"{}")  # Connect
     assert (status, json.loads(body)["tables"][0]["table"]) == (200, "ratings")
-    assert _asked(f"{url}/{EXPLAINED}", method="POST", body=b"{}")[0] == 404
     assert _asked(f"{url}/v1/ratings/362")[0] == 404
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check", None, health_pb2.HealthCheckResponse.FromString)
@@ -171,3 +190,99 @@ def test_with_mtls_on_the_data_port_probes_need_no_certificate(tmp_path: Path) -
     with ServerThread(server) as thread:
         context = ssl.create_default_context(cafile=authority.certificate)
         assert _asked(f"https://127.0.0.1:{thread.port}/readyz", context=context) == (200, "ok\n")
+        assert _asked(f"https://127.0.0.1:{thread.port}/console", context=context)[0] == 200
+        url = f"https://127.0.0.1:{thread.port}/{EXPLAINED}"
+        assert _asked(url, method="POST", body=QUESTION, context=context)[0] == 404, (
+            "who has no certificate gets no row"
+        )
+
+
+# The console's questions.
+
+QUESTION = b'{"movieId": "362"}'
+
+
+def _rating_at(port: int, **headers: str) -> tuple[int, str]:
+    return _asked(f"http://127.0.0.1:{port}/{EXPLAINED}", method="POST", body=QUESTION, **headers)
+
+
+def test_the_console_asks_for_rows_by_connect_alone(port: int) -> None:
+    status, body = _rating_at(port)
+    assert (status, json.loads(body)["rating"]["movieId"]) == (200, "362")
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel, pytest.raises(grpc.RpcError) as refused:
+        channel.unary_unary(f"/{EXPLAINED}", None, None)(b"", timeout=30)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert _asked(f"http://127.0.0.1:{port}/v1/ratings:scan")[0] == 404
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[int]:
+    """The port of a gateway that lets one key to the rows."""
+    digest = hashlib.sha256(b"the-key").hexdigest()
+    (tmp_path / "keys.toml").write_text(f'[[key]]\nname = "ann"\nsha256 = "{digest}"\n')
+    access = tmp_path / "access.toml"
+    access.write_text('[api_keys]\nfile = "keys.toml"\n[[rule]]\nprincipals = ["key ann"]\ntables = ["*"]\n')
+    admin = Admin(tmp_path, access=access)
+    assert admin.gate is not None
+    with ServerThread(admin.server) as server:
+        yield server.port
+    admin.gate.close()
+
+
+def test_rows_need_the_right_that_they_need_at_the_data_port(guarded: int) -> None:
+    assert _rating_at(guarded)[0] == 401
+    assert _rating_at(guarded, authorization="Bearer another")[0] == 401
+    assert _rating_at(guarded, authorization="Bearer the-key")[0] == 200
+    assert _rating_at(guarded, **{"x-api-key": "the-key"})[0] == 200
+    url = f"http://127.0.0.1:{guarded}"
+    assert _asked(f"{url}{STATUS}", method="POST", body=b"{}")[0] == 200, "status needs none here"
+    assert _asked(f"{url}/console/contracts.json")[0] == _asked(f"{url}/metrics")[0] == 200
+
+
+def test_rows_are_for_the_hosts_of_the_data_port(tmp_path: Path) -> None:
+    with ServerThread(Admin(tmp_path, hosts=("gateway.example",)).server) as server:
+        assert _rating_at(server.port, host="evil.example")[0] == 421
+        assert _rating_at(server.port, host="gateway.example:50061")[0] == 200
+        assert _asked(f"http://127.0.0.1:{server.port}/readyz")[0] == 200, "probes ask by an address"
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "POST"])
+def test_pages_of_other_origins_may_read_nothing(port: int, method: str) -> None:
+    """A preflight is no call, and no answer allows an origin."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/{EXPLAINED}", QUESTION, method=method)
+    request.add_header("origin", "https://evil.example")
+    request.add_header("access-control-request-method", "POST")
+    request.add_header("content-type", "application/json")
+    try:
+        answer = urllib.request.urlopen(request, timeout=30)
+    except urllib.error.HTTPError as error:
+        answer = error
+    with answer:
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_the_command_says_where_the_console_is(port: int) -> None:
+    shown = CliRunner().invoke(COMMAND, ["console", "--address", f"127.0.0.1:{port}"])
+    assert (shown.exit_code, shown.stdout) == (0, f"http://127.0.0.1:{port}/console\n")
+
+
+def test_the_command_says_where_no_console_is(data_port: int) -> None:
+    refused = CliRunner().invoke(COMMAND, ["console", "--address", f"127.0.0.1:{data_port}"])
+    assert refused.exit_code == 1
+    assert "has no console (HTTP 404): name the address of its --admin" in " ".join(refused.stderr.split())
+    refused = CliRunner().invoke(COMMAND, ["console", "--address", "127.0.0.1:1"])
+    assert "no gateway answers at 127.0.0.1:1 " in " ".join(refused.stderr.split())
+    refused = CliRunner().invoke(COMMAND, ["console", "--address", "nowhere"])
+    assert '"nowhere" is not an address' in " ".join(refused.stderr.split())
+
+
+def test_the_command_trusts_the_ca_that_it_is_given(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue()
+    with ServerThread(Admin(tmp_path, TlsFiles(pair.certificate, pair.key)).server) as thread:
+        words = ["console", "--address", f"https://127.0.0.1:{thread.port}"]
+        shown = CliRunner().invoke(COMMAND, ["--ca", str(authority.certificate), *words])
+        assert shown.stdout == f"https://127.0.0.1:{thread.port}/console\n"
+        refused = CliRunner().invoke(COMMAND, words)
+        assert refused.exit_code == 1
+        assert "certificate verify failed" in " ".join(refused.stderr.split())

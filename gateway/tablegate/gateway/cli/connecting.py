@@ -180,6 +180,20 @@ def use_trust(trust: Trust) -> None:
     _trust = trust
 
 
+def trust() -> Trust:
+    """Return what commands connect with."""
+    return _trust
+
+
+def target_of(address: str) -> str:
+    """Return the host:port of an address; raise `AskError` where it is none."""
+    target = address.removeprefix(HTTPS).removeprefix("http://").removesuffix("/")
+    found = _TARGET.fullmatch(target)
+    if found is None or not 0 < int(found[1]) <= _PORT_MAX:
+        raise AskError(f'"{address}" is not an address: give HOST:PORT, or {HTTPS}HOST:PORT for TLS')
+    return target
+
+
 def gateway_at(address: str) -> "Gateway":
     """Return the gateway at an address; end the command with one sentence if a TLS file cannot be read."""
     try:
@@ -196,10 +210,7 @@ class Gateway:
 
     def __init__(self, address: str, trust: Trust = NO_TRUST) -> None:
         self.address = address
-        target = address.removeprefix(HTTPS).removeprefix("http://").removesuffix("/")
-        found = _TARGET.fullmatch(target)
-        if found is None or not 0 < int(found[1]) <= _PORT_MAX:
-            raise AskError(f'"{address}" is not an address: give HOST:PORT, or {HTTPS}HOST:PORT for TLS')
+        target = target_of(address)
         token = trust.token()
         if not address.startswith(HTTPS) and not trust.is_of_tls:
             self._channel = grpc.insecure_channel(target, CHANNEL_OPTIONS)

@@ -28,6 +28,7 @@ from typer.core import TyperGroup
 from tablegate.gateway.cli import ask, operating, show
 from tablegate.gateway.cli.access import access
 from tablegate.gateway.cli.connecting import Trust, use_trust
+from tablegate.gateway.cli.console import console
 from tablegate.gateway.cli.contracts import contracts
 from tablegate.gateway.cli.diff.command import diff
 from tablegate.gateway.cli.errors import complain, fail, fail_with_problems, missing_distribution
@@ -68,6 +69,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "status": operating.status,
     "diff": diff,
     "explain": operating.explain,
+    "console": console,
     "drain": operating.drain,
     "serve": operating.serve,
 }

@@ -52,8 +52,8 @@ def serve(
     admin: Annotated[
         str | None,
         typer.Option(
-            help="Address for those who run the gateway: /metrics, /healthz, /readyz, tablegate status. The data port "
-            "then serves no metrics and no status. No client certificate is asked for.",
+            help="Address for those who run the gateway: /metrics, /healthz, /readyz, /console, tablegate status. The "
+            "data port then serves no metrics and no status. No client certificate is asked for.",
             metavar="HOST:PORT",
         ),
     ] = None,
@@ -65,7 +65,8 @@ def serve(
         bool,
         typer.Option(
             "--reflection",
-            help="Publish the contracts to clients: for grpcurl, tablegate get …, pages /, /docs and /openapi.json.",
+            help="Publish the contracts to clients: for grpcurl, tablegate get …, pages /, /docs, /console and "
+            "/openapi.json.",
         ),
     ] = False,
     tls_cert: Annotated[

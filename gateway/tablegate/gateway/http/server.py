@@ -4,7 +4,7 @@ Decision: docs/decisions/0008-an-http-server-of-our-own.md
 Decision: docs/decisions/0113-our-http2-beside-others.md
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from google.protobuf import descriptor_pool
@@ -12,6 +12,7 @@ from google.protobuf import descriptor_pool
 from tablegate.gateway.access.gate import Gate
 from tablegate.gateway.access.policy import Right
 from tablegate.gateway.contract.catalogue import BatchGetQuery, Catalogue
+from tablegate.gateway.http.console.console import Console
 from tablegate.gateway.http.cors import Cors
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
 from tablegate.gateway.http.json_codec import JSON_BYTES_MAX, JsonCodec, KeysLimit
@@ -38,6 +39,14 @@ def host_name(host: bytes) -> bytes:
     if host.startswith(b"["):
         return host.partition(b"]")[0].lower() + b"]"
     return host.partition(b":")[0].lower()
+
+
+def is_misdirected(exchange: Exchange, hosts: Collection[bytes]) -> bool:
+    """Return whether an exchange is for none of these hosts, where there are any; it is told so."""
+    if not hosts or host_name(exchange.headers.get(b"host", b"")) in hosts:
+        return False
+    exchange.respond(_MISDIRECTED, b"this host is not served here; the gateway's --host says which are\n")
+    return True
 
 
 class WebProtocol(Protocol):
@@ -118,8 +127,7 @@ class HttpServer:
     def _serve_web(self, exchange: Exchange) -> None:
         """Give an exchange to its protocol."""
         # A page cannot speak gRPC, so what does is asked for no host: gateways call each other by any address.
-        if self._hosts and host_name(exchange.headers.get(b"host", b"")) not in self._hosts:
-            exchange.respond(_MISDIRECTED, b"this host is not served here; the gateway's --host says which are\n")
+        if is_misdirected(exchange, self._hosts):
             return
         for protocol in self._web:
             if protocol.serve(exchange):
@@ -128,9 +136,17 @@ class HttpServer:
 
 
 def web_protocols(
-    catalogue: Catalogue, *, cors_origins: tuple[str, ...] = (), describe: bool = False, scheme: str = "http"
+    catalogue: Catalogue,
+    *,
+    cors_origins: tuple[str, ...] = (),
+    describe: bool = False,
+    scheme: str = "http",
+    console: Console | None = None,
 ) -> Callable[[Methods, Calls], Sequence[WebProtocol]]:
-    """Return the function that makes the protocols for a server; `describe`: with /openapi.json, /docs and /."""
+    """Return the function that makes the protocols for a server.
+
+    `describe`: with /openapi.json, /docs and /. `console`: with this one.
+    """
 
     def make(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
         codec = JsonCodec([catalogue.pool, descriptor_pool.Default()], keys_limits_of(catalogue))
@@ -142,6 +158,8 @@ def web_protocols(
         if describe:
             pages = Pages(catalogue, scheme)
             protocols.append(Guarded(pages, pages.paths, calls, Right.REFLECTION))
+        if console is not None:
+            protocols.append(Guarded(console, console.guarded_paths, calls, Right.REFLECTION))
         return (CrossOrigin(Cors(cors_origins), protocols),) if cors_origins else protocols
 
     return make

@@ -4,24 +4,34 @@
     GET /readyz     200 while all tables are served, else 503 with what is missing
     GET /metrics    as `metrics` has it
 
+    GET /console    the page that shows all of this, and rows
+
 Beside them grpc.health.v1 and tablegate.v1.GatewayService, by gRPC, gRPC-Web and Connect. All workers share the port,
 and each answers for all of them. It asks for no certificate: who can reach it may read it.
 
+The queries of the contracts are answered here, too, by Connect alone, as a page may call no other port than its own.
+For them the access file of the data port counts, and its `--host`. Where the data port asks for certificates there are
+no queries here, as who has none would get rows.
+
 Decision: docs/decisions/0102-an-admin-port.md
+Decision: docs/decisions/0148-the-console-asks-its-own-port.md
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from google.protobuf import descriptor_pool
+from typing_extensions import override
 
+from tablegate.gateway.access.gate import Gate
 from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.http.console.console import Console
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
 from tablegate.gateway.http.json_codec import JsonCodec
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.rpc.connect import ConnectProtocol
 from tablegate.gateway.http.rpc.grpc_web import GrpcWebProtocol
-from tablegate.gateway.http.server import HttpServer, WebProtocol
+from tablegate.gateway.http.server import HttpServer, WebProtocol, is_misdirected, keys_limits_of
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import Call, Methods, UnaryMethod
 from tablegate.gateway.query.errors import NotServed
@@ -86,30 +96,76 @@ def moved_methods() -> Methods:
     return {f"/{STATUS_SERVICE}/{name}": method for name in ("GetStatus", "Explain")}
 
 
-def admin_server(
-    catalogue: Catalogue,
-    methods: Methods,
-    address: str,
-    *,
-    metrics: Metrics,
-    unready_reason: Callable[[], str],
-    tls: TlsFiles | None,
-) -> HttpServer:
-    """Return the server of the admin port. `tls`: files of the data port; what they say of clients does not count."""
+class ConsoleQueries:
+    """The queries of the contracts for the console, by Connect; `gate` and `hosts` as at the data port."""
 
-    def protocols(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
-        codec = JsonCodec([catalogue.pool, descriptor_pool.Default()])
-        return (
-            GrpcWebProtocol(methods, calls),
-            ConnectProtocol(methods, calls, codec),
-            Probes(unready_reason),
-            metrics,
+    def __init__(self, methods: Methods, codec: JsonCodec, *, gate: Gate | None, hosts: Iterable[str]) -> None:
+        self.calls = Calls(gate=gate)
+        self._connect = ConnectProtocol(methods, self.calls, codec)
+        self._paths = frozenset(path.encode() for path in methods)
+        self._hosts = frozenset(host.encode("ascii") for host in hosts)
+
+    def serve(self, exchange: Exchange) -> bool:
+        """Serve an exchange; return whether its path was that of a query."""
+        if exchange.target.partition(b"?")[0] not in self._paths:
+            return False
+        return is_misdirected(exchange, self._hosts) or self._connect.serve(exchange)
+
+
+class AdminServer(HttpServer):
+    """The server of the admin port. `tls`: files of the data port; what they say of clients does not count.
+
+    `methods` are asked by anybody, `queries` by whom `gate` lets in.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        methods: Methods,
+        address: str,
+        *,
+        metrics: Metrics,
+        unready_reason: Callable[[], str],
+        tls: TlsFiles | None,
+        data_port: int,
+        queries: Methods,
+        gate: Gate | None = None,
+        hosts: Iterable[str] = (),
+    ) -> None:
+        codec = JsonCodec([catalogue.pool, descriptor_pool.Default()], keys_limits_of(catalogue))
+        has_rows = tls is None or tls.client_ca is None
+        self._queries = ConsoleQueries(queries if has_rows else {}, codec, gate=gate, hosts=hosts)
+
+        def protocols(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
+            return (
+                self._queries,
+                GrpcWebProtocol(methods, calls),
+                ConnectProtocol(methods, calls, codec),
+                Probes(unready_reason),
+                metrics,
+                Console(catalogue, data_port=data_port),
+            )
+
+        super().__init__(
+            methods,
+            address,
+            web=protocols,
+            tls=None if tls is None else replace(tls, client_ca=None),
+            shared_port=True,
         )
 
-    return HttpServer(
-        methods,
-        address,
-        web=protocols,
-        tls=None if tls is None else replace(tls, client_ca=None),
-        shared_port=True,
-    )
+    @override
+    def check_streams(self) -> None:
+        super().check_streams()
+        self._queries.calls.check_streams()
+
+    @override
+    def drain(self) -> None:
+        super().drain()
+        self._queries.calls.drain()
+
+    @override
+    async def stop(self, grace_s: float) -> None:
+        self.drain()
+        await self._queries.calls.finish(grace_s)
+        await super().stop(grace_s)

@@ -34,6 +34,7 @@ from tablegate.gateway.cluster.membership import own_id
 from tablegate.gateway.cluster.peers import GrpcForwarder
 from tablegate.gateway.cluster.scatter import Router
 from tablegate.gateway.contract.binder.binder import bind
+from tablegate.gateway.http.console.console import Console
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.server import Guarded, HttpServer, WebProtocol, web_protocols
 from tablegate.gateway.http.tls import TlsError
@@ -41,7 +42,7 @@ from tablegate.gateway.query.call import Methods
 from tablegate.gateway.query.explain import Explainer
 from tablegate.gateway.query.service import query_methods, table_accesses
 from tablegate.gateway.query.serving import wall_clock_ms
-from tablegate.gateway.server.admin import admin_server, moved_methods, unready_reason
+from tablegate.gateway.server.admin import AdminServer, moved_methods, unready_reason
 from tablegate.gateway.server.call_log import CallLog
 from tablegate.gateway.server.child import (
     LISTENING,
@@ -113,16 +114,17 @@ class _Worker:
             **metadata_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
         }
         has_admin = config.admin_address is not None
+        queries = query_methods(
+            catalogue,
+            self._store,
+            signer,
+            self._notifier,
+            ends=self._pipe,
+            router=self._router,
+            measures=measures,
+        )
         methods = {
-            **query_methods(
-                catalogue,
-                self._store,
-                signer,
-                self._notifier,
-                ends=self._pipe,
-                router=self._router,
-                measures=measures,
-            ),
+            **queries,
             **own_methods,
             **(moved_methods() if has_admin else {}),
             **(reflection_methods(catalogue) if config.reflection else {}),
@@ -131,7 +133,14 @@ class _Worker:
             methods |= transfer_methods(catalogue, self._store, signer, self._notifier, measures=measures)
         self._gate = None if config.access is None else Gate(Path(config.access), catalogue)
         scheme = "http" if config.tls is None else "https"
-        web = web_protocols(catalogue, cors_origins=config.cors_origins, describe=config.reflection, scheme=scheme)
+        data_port = int(config.address.rpartition(":")[2])
+        web = web_protocols(
+            catalogue,
+            cors_origins=config.cors_origins,
+            describe=config.reflection,
+            scheme=scheme,
+            console=Console(catalogue, data_port=data_port) if config.reflection and not has_admin else None,
+        )
 
         def protocols(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
             self._metrics = Metrics(
@@ -154,15 +163,19 @@ class _Worker:
             hosts=config.hosts,
             measures=measures,
         )
-        self._admin: HttpServer | None = None
+        self._admin: AdminServer | None = None
         if config.admin_address is not None:
-            self._admin = admin_server(
+            self._admin = AdminServer(
                 catalogue,
                 own_methods,
                 config.admin_address,
                 metrics=self._metrics,
                 unready_reason=lambda: unready_reason(self._health, self._store, is_late=self._was_late),
                 tls=config.tls_files,
+                data_port=data_port,
+                queries=queries,
+                gate=self._gate,
+                hosts=config.hosts,
             )
         self._log_settings = config.watched_log_settings()
         accesses = table_accesses(
@@ -206,7 +219,9 @@ class _Worker:
             self._notifier.notify()
         if self._gate is not None:
             self._gate.refresh()
-            self._server.check_streams()
+            for server in (self._server, self._admin):
+                if server is not None:
+                    server.check_streams()
         if now_s >= self._publish_at_s:
             self._publish_at_s = now_s + PROCESS_FILE_EVERY_S
             self._metrics.publish()

@@ -7,8 +7,6 @@ and grpcurl; with the values of the document's examples, and the address that th
 Decision: docs/decisions/0009-swagger-ui-in-the-tree.md
 """
 
-import gzip
-import hashlib
 import json
 import re
 import shlex
@@ -25,35 +23,21 @@ from google.protobuf.descriptor import MethodDescriptor
 from tablegate.gateway.contract.catalogue import Catalogue, Query, ScanQuery, SubscribeQuery
 from tablegate.gateway.contract.http_rules import ONE, REST, HttpRoute
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
+from tablegate.gateway.http.page_files import (
+    HTML,
+    JSON_TYPE,
+    PAGE_FIELDS,
+    SCRIPT,
+    STYLE,
+    PageFile,
+    packed,
+    refuse_method,
+)
 from tablegate.gateway.http.rest.openapi import openapi_document, required_names
 from tablegate.gateway.http.rest.openapi_schemas import Comments, example_of, example_of_field
-from tablegate.gateway.query.call import Fields
 
-_CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-)
-_PAGE_FIELDS: Fields = (
-    (b"cache-control", b"no-cache"),  # which is: ask whether it is still the same
-    (b"content-security-policy", _CONTENT_SECURITY_POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"vary", b"accept-encoding"),
-)
-_START_FIELDS = (*_PAGE_FIELDS[:-1], (b"vary", b"accept, host"))
+_START_FIELDS = (*PAGE_FIELDS[:-1], (b"vary", b"accept, host"))
 START = b"/"
-_HTML, _STYLE = b"text/html; charset=utf-8", b"text/css; charset=utf-8"
-_SCRIPT, _JSON_TYPE = b"text/javascript; charset=utf-8", b"application/json"
-_GZIP = (b"content-encoding", b"gzip")
-_METHOD_NOT_ALLOWED = ResponseHeaders(405, (TEXT, (b"allow", b"GET")))
 
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
 _NO_HOST = "HOST:PORT"
@@ -78,38 +62,18 @@ _START_PAGE = """<!doctype html>
 """
 
 
-class _Page:
-    """One file. `load` gives it; it is called when the file is first asked for."""
-
-    def __init__(self, content_type: bytes, load: Callable[[], bytes]) -> None:
-        self._fields: Fields = ((b"content-type", content_type), *_PAGE_FIELDS)
-        self._load = cache(load)
-        self._etag = cache(lambda: b'"%b"' % hashlib.sha256(self._load()).hexdigest()[:32].encode())
-
-    def respond(self, exchange: Exchange) -> None:
-        """Answer with the file, or with 304 where the client has it."""
-        etag = self._etag()
-        fields = (*self._fields, (b"etag", b"W/" + etag))  # weak: it is the same whether packed or not
-        if etag in exchange.headers.get(b"if-none-match", b""):
-            exchange.respond(ResponseHeaders(304, fields), b"")
-        elif b"gzip" in exchange.headers.get(b"accept-encoding", b""):
-            exchange.respond(ResponseHeaders(200, (*fields, _GZIP)), self._load())
-        else:
-            exchange.respond(ResponseHeaders(200, fields), gzip.decompress(self._load()))
-
-
 class Pages:
     """Serves exchanges whose path is one of the pages. `scheme`: of the gateway's addresses."""
 
     def __init__(self, catalogue: Catalogue, scheme: str) -> None:
         self._start = StartPage(catalogue, scheme)
-        self._pages: Mapping[bytes, _Page] = {
-            b"/openapi.json": _Page(_JSON_TYPE, lambda: _packed(openapi_document(catalogue))),
-            b"/docs": _Page(_HTML, lambda: _packed(_file("page.html"))),
-            b"/docs/page.js": _Page(_SCRIPT, lambda: _packed(_file("page.js"))),
-            b"/docs/swagger-ui-bundle.js": _Page(_SCRIPT, lambda: _file("swagger-ui-bundle.js.gz")),
-            b"/docs/start.css": _Page(_STYLE, lambda: _packed(_file("start.css"))),
-            b"/docs/swagger-ui.css": _Page(_STYLE, lambda: _file("swagger-ui.css.gz")),
+        self._pages: Mapping[bytes, PageFile] = {
+            b"/openapi.json": PageFile(JSON_TYPE, lambda: packed(openapi_document(catalogue))),
+            b"/docs": PageFile(HTML, lambda: packed(_file("page.html"))),
+            b"/docs/page.js": PageFile(SCRIPT, lambda: packed(_file("page.js"))),
+            b"/docs/swagger-ui-bundle.js": PageFile(SCRIPT, lambda: _file("swagger-ui-bundle.js.gz")),
+            b"/docs/start.css": PageFile(STYLE, lambda: packed(_file("start.css"))),
+            b"/docs/swagger-ui.css": PageFile(STYLE, lambda: _file("swagger-ui.css.gz")),
         }
 
     @property
@@ -123,10 +87,10 @@ class Pages:
         page = self._pages.get(path)
         if page is None and path != START:
             return False
-        if exchange.method != b"GET":
-            exchange.respond(_METHOD_NOT_ALLOWED, b"a page is asked for by GET\n")
-        elif page is not None:
-            page.respond(exchange)
+        if page is not None:
+            page.serve(exchange)
+        elif exchange.method != b"GET":
+            refuse_method(exchange)
         else:
             self._respond_start(exchange)
         return True
@@ -134,13 +98,9 @@ class Pages:
     def _respond_start(self, exchange: Exchange) -> None:
         host = exchange.headers.get(b"host", b"")
         if b"text/html" in exchange.headers.get(b"accept", b""):
-            exchange.respond(ResponseHeaders(200, ((b"content-type", _HTML), *_START_FIELDS)), self._start.html(host))
+            exchange.respond(ResponseHeaders(200, ((b"content-type", HTML), *_START_FIELDS)), self._start.html(host))
         else:
             exchange.respond(ResponseHeaders(200, (TEXT, *_START_FIELDS)), self._start.text(host))
-
-
-def _packed(data: bytes) -> bytes:
-    return gzip.compress(data, mtime=0)  # the same in each worker, or etags would differ
 
 
 def _file(name: str) -> bytes:

@@ -1,0 +1,1 @@
+"""The console: a page for those who run a gateway."""

@@ -1,0 +1,42 @@
+// A table of many rows: only those that are seen are in the page. All rows have one height, so places are known.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { cell, isNumber } from "./format.js";
+import { html } from "./ui.js";
+
+const ROW_PX = 30;
+const BEYOND = 12; // rows above and below those that are seen
+
+export function Grid({ label, columns, rows, total, link, isChanged, onEnd }) {
+  const box = useRef(null);
+  const [view, setView] = useState({ top: 0, height: 600 });
+  useEffect(() => {
+    const { current } = box;
+    const measure = () => setView({ top: current.scrollTop, height: current.clientHeight });
+    const observer = new ResizeObserver(measure);
+    observer.observe(current);
+    current.addEventListener("scroll", measure, { passive: true });
+    return () => {
+      observer.disconnect();
+      current.removeEventListener("scroll", measure);
+    };
+  }, []);
+  const first = Math.max(0, Math.floor(view.top / ROW_PX) - BEYOND);
+  const end = Math.min(rows.length, Math.ceil((view.top + view.height) / ROW_PX) + BEYOND);
+  useEffect(() => {
+    if (end >= rows.length) onEnd?.();
+  }, [end, rows.length]);
+  const space = (count) =>
+    count > 0 &&
+    html`<tr aria-hidden="true"><td colspan=${columns.length} style=${{ height: `${count * ROW_PX}px`, padding: 0 }}></td></tr>`;
+  return html`<div class="grid" ref=${box} tabindex="0" role="region" aria-label=${label}>
+    <table aria-rowcount=${total ?? -1}>
+      <thead><tr aria-rowindex="1">${columns.map((column) => html`<th key=${column.name} scope="col" class=${isNumber(column) ? "number" : ""} title=${column.about || column.type}>${column.field}</th>`)}</tr></thead>
+      <tbody>
+        ${space(first)}
+        ${rows.slice(first, end).map((row, place) => html`<tr key=${first + place} aria-rowindex=${first + place + 2} class=${isChanged(row) ? "changed" : ""}>${columns.map((column, at) => html`<td key=${column.name} class=${isNumber(column) ? "number" : ""}>${at === 0 && link ? html`<a href=${link(row)}>${cell(row[column.name], column)}</a>` : cell(row[column.name], column)}</td>`)}</tr>`)}
+        ${space(rows.length - end)}
+      </tbody>
+    </table>
+  </div>`;
+}

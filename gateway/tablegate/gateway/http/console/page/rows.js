@@ -1,0 +1,110 @@
+// The rows of a table, by each of the queries that its contract has: by key, by a run of keys, by an index, all, live.
+
+import { useEffect, useState } from "preact/hooks";
+import { age, count, secondsSince } from "./format.js";
+import { Grid } from "./grid.js";
+import { keyTexts, OPERATORS, requestOf } from "./requests.js";
+import { keyOf, ROWS_MAX, useRows } from "./rowset.js";
+import { Empty, html, Loading, Problem } from "./ui.js";
+
+const KINDS = { range: "In order", get: "By key", scan: "Scan", subscribe: "Live" };
+
+export function Rows({ contracts, table: name, texts, now, go }) {
+  const table = contracts.tables.find((each) => each.name === name);
+  if (!table) {
+    return html`<h1>Rows</h1><${Empty} title="There is no such table">The contracts of this gateway have no table “${name}”. Choose one of <a href="#/">those that it has</a>.<//>`;
+  }
+  const queries = table.queries.filter((query) => KINDS[query.kind]).sort(byUse);
+  const query = queries.find((each) => methodOf(each) === texts.query) ?? queries[0];
+  const choice = html`<label class="choice">Table <select value=${name} onChange=${(event) => go(`/rows/${encodeURIComponent(event.target.value)}`)}>${contracts.tables.map((each) => html`<option key=${each.name} value=${each.name}>${each.name}</option>`)}</select></label>`;
+  const address = (method, more = {}) =>
+    `/rows/${encodeURIComponent(name)}?${new URLSearchParams({ query: method, ...more })}`;
+  const head = html`<div class="head"><h1>Rows of ${name}</h1>${choice}</div>`;
+  if (!query)
+    return html`${head}<${Empty} title="This table cannot be asked for rows">Its contract has neither a Get, nor a Range, a Scan or a Subscribe.<//>`;
+  return html`${head}
+    <nav class="tabs" aria-label="Queries">${queries.map((each) => html`<a key=${each.path} href=${`#${address(methodOf(each))}`} aria-current=${each === query ? "true" : undefined}>${labelOf(each)}</a>`)}</nav>
+    <p class="dim">${query.about} <code>${methodOf(query)}</code></p>
+    <${Asked} key=${query.path} table=${table} query=${query} texts=${texts} now=${now} ask=${(more) => go(address(methodOf(query), more))} />`;
+}
+
+function byUse(one, other) {
+  const weight = (query) => Object.keys(KINDS).indexOf(query.kind) * 2 + (query.index ? 1 : 0);
+  return weight(one) - weight(other);
+}
+
+function methodOf(query) {
+  return query.path.split("/")[1];
+}
+
+function labelOf(query) {
+  return query.index ? `By ${query.index}` : KINDS[query.kind];
+}
+
+// One query: its form, and what it gives. `ask` goes to the address of the same query with other texts.
+function Asked({ table, query, texts, now, ask }) {
+  const missing = query.params.filter((param) => param.required && !texts[param.name]);
+  const request = requestOf(query, texts);
+  const { set, error, again, more } = useRows(table, missing.length ? null : query, request);
+  return html`<${Form} query=${query} texts=${texts} ask=${ask} />
+    ${missing.length ? html`<${Empty} title="What are you looking for?">This query needs ${missing.map((param) => param.label).join(" and ")}: fill it in above.<//>` : html`<${Found} table=${table} query=${query} set=${set} error=${error} again=${again} more=${more} now=${now} />`}`;
+}
+
+function Form({ query, texts, ask }) {
+  const [typed, setTyped] = useState(texts);
+  useEffect(() => setTyped(texts), [JSON.stringify(texts)]);
+  if (!query.params.length) return null;
+  const onSubmit = (event) => {
+    event.preventDefault();
+    ask(
+      Object.fromEntries(
+        query.params.filter((param) => typed[param.name]).map((param) => [param.name, typed[param.name]]),
+      ),
+    );
+  };
+  const input = (param) => {
+    const common = {
+      name: param.name,
+      required: param.required,
+      value: typed[param.name] ?? "",
+      onInput: (event) => setTyped({ ...typed, [param.name]: event.target.value }),
+    };
+    const choices = param.type === "bool" ? ["true", "false"] : !param.repeated && param.values;
+    if (choices)
+      return html`<select ...${common} onChange=${common.onInput}><option value="">any</option>${choices.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select>`;
+    return html`<input ...${common} autocomplete="off" spellcheck="false" placeholder=${placeholderOf(param)} />`;
+  };
+  return html`<form class="query" onSubmit=${onSubmit}>
+    ${query.params.map((param) => html`<label key=${param.name}><span>${param.label} ${OPERATORS[param.op] ?? "="}</span>${input(param)}</label>`)}
+    <button type="submit">Search</button>
+  </form>`;
+}
+
+function placeholderOf(param) {
+  if (param.repeated) return "a, b, c";
+  return param.type.endsWith("Timestamp") ? "2026-01-31T12:00:00Z" : param.required ? "" : "any";
+}
+
+function Found({ table, query, set, error, again, more, now }) {
+  const rows = set.all();
+  if (!rows.length && error) return html`<${Problem} error=${error} again=${again} />`;
+  if (!rows.length && !set.isWhole) return html`<${Loading} what="rows" />`;
+  if (!rows.length) {
+    return html`<${Empty} title="No rows">No row is like that${query.kind === "subscribe" ? " now; it appears here when there is one" : ". Change what you look for, or look at the table's state: it may be empty"}.<//>`;
+  }
+  const keys = table.columns.filter((column) => table.key.includes(column.name));
+  const columns = [...keys, ...table.columns.filter((column) => !table.key.includes(column.name))];
+  const get = table.queries.find((each) => each.kind === "get" && !each.index);
+  const link = get && ((row) => `#/row/${encodeURIComponent(table.name)}?${new URLSearchParams(keyTexts(get, row))}`);
+  return html`<p class="found" role="status"><strong>${count(rows.length)}</strong> ${rows.length === 1 ? "row" : "rows"}${aboutOf(query, set, error)}${set.asOf && html`<span class="dim">, ${age(secondsSince(set.asOf, now))} old at most</span>`}</p>
+    ${error && html`<div class="banner" role="status"><strong>The stream is broken.</strong> ${error.message}. These rows are of before; it goes on by itself where it was. <button type="button" onClick=${again}>Try now</button></div>`}
+    ${set.isFull && html`<div class="banner" role="status"><strong>There are more.</strong> The console keeps ${count(ROWS_MAX)} rows: look for fewer.</div>`}
+    <${Grid} label=${`Rows of ${table.name}`} columns=${columns} rows=${rows} total=${set.isWhole ? rows.length + 1 : null} link=${link} isChanged=${(row) => set.isChanged(keyOf(table, row), now)} onEnd=${more} />`;
+}
+
+function aboutOf(query, set, error) {
+  if (query.kind === "subscribe" && !error)
+    return set.isWhole ? html`, <span class="live">live</span>` : ", and more are coming";
+  if (query.kind === "range" && !set.isWhole) return ", more when you scroll";
+  return set.isWhole || set.isFull ? "" : ", and more are coming";
+}
