@@ -1,14 +1,12 @@
 """Generated TypeScript clients, in Node and in a page of another origin: gRPC, Connect and gRPC-Web."""
 
-import hashlib
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,12 +19,9 @@ from grpc_tools import protoc
 from tablegate.examples import CONTRACTS
 from tests.kit.gateways_in_process.web import WebServer
 from tests.kit.programs.chromium import PROGRAM, Chromium
+from tests.kit.programs.npm import SOURCES, installed, run
 from tests.kit.table.filled import RATINGS, ROOT
 
-SOURCES = ROOT / "tests/web"
-CACHE = ROOT / ".cache/web"
-INSTALL_TIMEOUT_S = 300
-RUN_TIMEOUT_S = 120
 TOLD = {
     "movie": "7",
     "role": "owner",
@@ -36,32 +31,6 @@ TOLD = {
     "rows": 100,
     "streamError": "InvalidArgument",
 }
-
-
-def _run(*words: str | Path, cwd: Path, timeout_s: float = RUN_TIMEOUT_S) -> str:
-    command = [str(word) for word in words]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-5_000:]}{done.stderr[-5_000:]}"
-    return done.stdout
-
-
-def _installed() -> Path:
-    """Return the directory of the packages that the lock names, installed there once."""
-    names = ("package.json", "package-lock.json")
-    mark = hashlib.sha256(b"".join((SOURCES / name).read_bytes() for name in names)).hexdigest()[:16]
-    directory = CACHE / mark
-    if not directory.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-            made = Path(scratch, "made")
-            made.mkdir()
-            for name in names:
-                shutil.copy(SOURCES / name, made)
-            words = ("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-            _run(*words, cwd=made, timeout_s=INSTALL_TIMEOUT_S)
-            with suppress(OSError):  # another run was first
-                made.rename(directory)
-    return directory
 
 
 def _generate(build: Path, tools: Path) -> None:
@@ -75,7 +44,7 @@ def _generate(build: Path, tools: Path) -> None:
     plugin = {"local": str(tools / "protoc-gen-es"), "out": "gen", "opt": ["target=ts", "import_extension=js"]}
     template = json.dumps({"version": "v2", "plugins": [plugin]})
     buf = Path(sys.executable).parent / "buf"
-    _run(buf, "generate", descriptors, "--template", template, "--include-imports", cwd=build)
+    run(buf, "generate", descriptors, "--template", template, "--include-imports", cwd=build)
 
 
 @pytest.fixture(scope="module")
@@ -83,17 +52,17 @@ def built() -> Iterator[Path]:
     """The directory of the programs, made from the sources and from generated code."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("TypeScript clients need Node and npm")
-    installed = _installed()
-    tools = installed / "node_modules/.bin"
-    with tempfile.TemporaryDirectory(dir=installed) as scratch:  # below it, so that its packages are found
+    packages = installed()
+    tools = packages / "node_modules/.bin"
+    with tempfile.TemporaryDirectory(dir=packages) as scratch:  # below it, so that its packages are found
         build = Path(scratch)
         for source in [*SOURCES.glob("*.ts"), SOURCES / "tsconfig.json", SOURCES / "package.json"]:
             shutil.copy(source, build)
         _generate(build, tools)
-        _run(tools / "tsc", "--project", build, cwd=build)
+        run(tools / "tsc", "--project", build, cwd=build)
         words = ("--bundle", "--platform=node", "--format=esm", "--packages=external")
-        _run(tools / "esbuild", "node_client.ts", *words, "--outfile=node_client.js", cwd=build)
-        _run(tools / "esbuild", "page.ts", "--bundle", "--format=iife", "--outfile=site/page.js", cwd=build)
+        run(tools / "esbuild", "node_client.ts", *words, "--outfile=node_client.js", cwd=build)
+        run(tools / "esbuild", "page.ts", "--bundle", "--format=iife", "--outfile=site/page.js", cwd=build)
         (build / "site/index.html").write_text('<!doctype html><title>test</title><script src="page.js"></script>')
         yield build
 
@@ -119,7 +88,7 @@ def _site(directory: Path) -> Iterator[int]:
 @pytest.mark.tools
 def test_a_client_in_node(built: Path) -> None:
     with WebServer() as door:
-        told = json.loads(_run("node", "node_client.js", f"http://127.0.0.1:{door.port}", cwd=built))
+        told = json.loads(run("node", "node_client.js", f"http://127.0.0.1:{door.port}", cwd=built))
     assert len(told) == 6
     assert told == dict.fromkeys(told, TOLD)
 

@@ -25,6 +25,7 @@ from tablegate.gateway.cluster.scatter import ANSWER_BYTES_MAX, Router
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.http.console.console import Console
 from tablegate.gateway.http.rpc.calls import CallLimits, Calls
 from tablegate.gateway.http.server import HttpServer, web_protocols
 from tablegate.gateway.http.tls import TlsFiles
@@ -33,7 +34,7 @@ from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.server.health import Health
-from tablegate.gateway.server.metadata import metadata_methods
+from tablegate.gateway.server.metadata import metadata_methods, status_methods
 from tablegate.gateway.stores.base import Phase, StoreUnavailable
 from tablegate.gateway.stores.notifier import Notifier
 from tablegate.gateway.telemetry.measures import Measures
@@ -93,8 +94,10 @@ class ClusterGateway:
         switch_s: float,
         answer_bytes_max: int,
         gate: Gate | None,
+        has_console: bool,
     ) -> None:
         self.gate = gate
+        self._has_console = has_console
         self.gateway_id = gateway_id
         self.port = 0
         self.calls: list[Called] = []
@@ -201,12 +204,14 @@ class ClusterGateway:
             **query_methods(*parts, ends=self.ends, router=self.router, limits=self._limits, measures=self.measures),
             **metadata_methods(*parts, ends=self.ends, router=self.router),
             **Health(self.catalogue).methods(),
+            **(status_methods(self.store) if self._has_console else {}),
         }
+        console = Console(self.catalogue, data_port=self.port) if self._has_console else None
         address = f"127.0.0.1:{self.port}"
         return HttpServer(
             self._watched(methods),
             address,
-            web=web_protocols(self.catalogue),
+            web=web_protocols(self.catalogue, console=console),
             tls=self._tls,
             call_limits=self._call_limits,
             gate=self.gate,
@@ -250,8 +255,12 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
         answer_bytes_max: int = ANSWER_BYTES_MAX,
         gate: Callable[[Catalogue], Gate] | None = None,
         contracts: Mapping[str, Path] | None = None,
+        has_console: bool = False,
     ) -> None:
-        """Make the gateways; `gate` makes what decides who may call them; `contracts`: of those with another one."""
+        """Make the gateways; `gate` makes what decides who may call them; `contracts`: of those with another one.
+
+        `has_console`: each serves the console, and the status that it asks for.
+        """
         self._service = service
         self._tls = tls
         self._channels: dict[str, grpc.Channel] = {}
@@ -275,6 +284,7 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
                 switch_s=switch_s,
                 answer_bytes_max=answer_bytes_max,
                 gate=None if gate is None else gate(catalogue_of(contract)),
+                has_console=has_console,
             )
 
         self.gateways = {gateway_id: made(gateway_id) for gateway_id in held}
@@ -307,7 +317,7 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
 
     def announce(self, *, dead: Collection[str] = ()) -> None:
         """Let all gateways know of each other, as they are now."""
-        status = GetStatusResponse()
+        status = GetStatusResponse(kafka_reachable=True)
         for gateway in self.gateways.values():
             announced = status.gateways.add(alive=gateway.gateway_id not in dead)
             announced.record.gateway_id = gateway.gateway_id

@@ -12,10 +12,12 @@ from typing import Any, Self
 from typing_extensions import override
 
 from tablegate.examples import CONTRACTS
+from tablegate.examples.demo.kafka import free_port
 from tablegate.gateway.access.gate import Gate
 from tablegate.gateway.contract.binder.binder import bind, merge
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.descriptors import load_descriptors
+from tablegate.gateway.http.console.console import Console
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.server import HttpServer, WebProtocol, web_protocols
 from tablegate.gateway.query.call import Methods
@@ -67,6 +69,9 @@ def row_of(catalogue: Catalogue, table: str, number: int, chance: random.Random)
         case "reward_points":
             row.customer_card_no, row.invoice_count = f"{4_000_000 + number}", chance.randrange(60)
             row.points = round(chance.uniform(0, 900), 1)
+        case "accounts":
+            row.bank, row.account_id, row.number = ("ash", "birch")[number % 2], number, f"N-{number}"
+            row.address.city = ("Bonn", "Ulm", "Kiel")[number % 3]
         case _:
             row.browser, row.action_count = f"browser-{number}", chance.randrange(500)
             row.window_start.FromMilliseconds(now_ms() // 60_000 * 60_000)
@@ -93,7 +98,7 @@ class ConsoleGateway(ServerThread):
     ) -> None:
         super().__init__(self._made)
         self.catalogue = bind(merge([load_descriptors(path) for path in contracts]))
-        self.data_port = 0
+        self.data_port = free_port()
         self.kafka_reachable = True
         self.chance = random.Random(7)
         self.store = MemoryStore()
@@ -103,7 +108,7 @@ class ConsoleGateway(ServerThread):
         for name, table in self.tables.items():
             table.publish()
             table.put(row_of(self.catalogue, name, number, self.chance) for number in range(1, row_counts[name] + 1))
-        self._row_counts = row_counts
+        self.row_counts = row_counts
         self._has_admin = has_admin
         self._access = access
         self.say()
@@ -120,7 +125,7 @@ class ConsoleGateway(ServerThread):
 
     def change(self, name: str, number: int | None = None, count: int = 1) -> None:
         """Write rows anew: that of one number, or of any."""
-        table, most = self.tables[name], self._row_counts[name]
+        table, most = self.tables[name], self.row_counts[name]
         numbers = [number or self.chance.randrange(1, most + 1) for _ in range(count)]
         self.do(lambda: table.put([row_of(self.catalogue, name, each, self.chance) for each in numbers]))
 
@@ -168,7 +173,8 @@ class ConsoleGateway(ServerThread):
             **metadata_methods(*parts),
         }
         gate = None if self._access is None else Gate(self._access, self.catalogue)
-        web = web_protocols(self.catalogue, describe=True, console=None if self._has_admin else self._console())
+        console = None if self._has_admin else Console(self.catalogue, data_port=self.data_port)
+        web = web_protocols(self.catalogue, console=console)
         metrics: list[Metrics] = []
 
         def protocols(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
@@ -176,15 +182,10 @@ class ConsoleGateway(ServerThread):
             metrics.append(Metrics(calls, self.store, file, lambda: {"connections": data.connections}))
             return *web(methods, calls), *metrics
 
-        data = HttpServer({**queries, **own}, "127.0.0.1:0", web=protocols, gate=gate)
+        data = HttpServer({**queries, **own}, f"127.0.0.1:{self.data_port}", web=protocols, gate=gate)
         if not self._has_admin:
             return data
         return _WithDataPort(self, data, own, queries, metrics[0], gate)
-
-    def _console(self) -> Any:
-        from tablegate.gateway.http.console.console import Console
-
-        return Console(self.catalogue, data_port=50051)
 
 
 class _WithDataPort(AdminServer):
@@ -206,17 +207,15 @@ class _WithDataPort(AdminServer):
             metrics=metrics,
             unready_reason=lambda: "",
             tls=None,
-            data_port=50051,
+            data_port=gateway.data_port,
             queries=queries,
             gate=gate,
         )
-        self._gateway = gateway
         self._data = data
 
     @override
     async def start(self) -> None:
         await self._data.start()
-        self._gateway.data_port = self._data.port
         await super().start()
 
     @override
@@ -244,8 +243,9 @@ class Busy:
 
     def _run(self) -> None:
         for count in self._counts():
-            for name in self._gateway.tables:
-                self._gateway.change(name, count=count)
+            for name, row_count in self._gateway.row_counts.items():
+                if row_count:
+                    self._gateway.change(name, count=count)
             self._gateway.do(self._gateway.say)
             if self._ends.wait(self._every_s):
                 return

@@ -61,6 +61,8 @@ def _field(field: FieldDescriptor) -> dict[str, Any]:
     value: dict[str, Any] = {"name": field.json_name, "field": field.name, "type": _type(field)}
     if field.is_repeated:
         value["repeated"] = True
+    elif field.has_presence:
+        value["optional"] = True
     if field.enum_type is not None:
         value["values"] = [each.name for each in field.enum_type.values]
     return value

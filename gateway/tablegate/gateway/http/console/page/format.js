@@ -63,7 +63,7 @@ export function isNumber(column) {
 
 // A value of a row, as a cell has it. What proto3's JSON leaves out is the value that fields begin with.
 export function cell(value, column) {
-  if (value === undefined) return column.repeated || column.type.includes(".") ? NONE : beginning(column);
+  if (value === undefined) return column.repeated || column.optional ? NONE : beginning(column);
   if (typeof value === "object") return JSON.stringify(value);
   if (column.type === "google.protobuf.Timestamp") return String(value).replace("T", " ").replace("Z", "");
   return String(value);

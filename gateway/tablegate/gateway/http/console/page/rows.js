@@ -1,6 +1,5 @@
 // The rows of a table, by each of the queries that its contract has: by key, by a run of keys, by an index, all, live.
 
-import { useEffect, useState } from "preact/hooks";
 import { age, count, secondsSince } from "./format.js";
 import { Grid } from "./grid.js";
 import { keyTexts, OPERATORS, requestOf } from "./requests.js";
@@ -15,7 +14,8 @@ export function Rows({ contracts, table: name, texts, now, go }) {
     return html`<h1>Rows</h1><${Empty} title="There is no such table">The contracts of this gateway have no table “${name}”. Choose one of <a href="#/">those that it has</a>.<//>`;
   }
   const queries = table.queries.filter((query) => KINDS[query.kind]).sort(byUse);
-  const query = queries.find((each) => methodOf(each) === texts.query) ?? queries[0];
+  const query =
+    queries.find((each) => methodOf(each) === texts.query) ?? queries.find(needsNothing) ?? queries[0];
   const choice = html`<label class="choice">Table <select value=${name} onChange=${(event) => go(`/rows/${encodeURIComponent(event.target.value)}`)}>${contracts.tables.map((each) => html`<option key=${each.name} value=${each.name}>${each.name}</option>`)}</select></label>`;
   const address = (method, more = {}) =>
     `/rows/${encodeURIComponent(name)}?${new URLSearchParams({ query: method, ...more })}`;
@@ -33,12 +33,16 @@ function byUse(one, other) {
   return weight(one) - weight(other);
 }
 
+function needsNothing(query) {
+  return !query.params.some((param) => param.required);
+}
+
 function methodOf(query) {
   return query.path.split("/")[1];
 }
 
 function labelOf(query) {
-  return query.index ? `By ${query.index}` : KINDS[query.kind];
+  return query.index ? `By ${query.index.replace(/^by_/, "").replaceAll("_", " ")}` : KINDS[query.kind];
 }
 
 // One query: its form, and what it gives. `ask` goes to the address of the same query with other texts.
@@ -50,34 +54,36 @@ function Asked({ table, query, texts, now, ask }) {
     ${missing.length ? html`<${Empty} title="What are you looking for?">This query needs ${missing.map((param) => param.label).join(" and ")}: fill it in above.<//>` : html`<${Found} table=${table} query=${query} set=${set} error=${error} again=${again} more=${more} now=${now} />`}`;
 }
 
+// What is typed stays in the fields until it is searched for: then it is in the address.
 function Form({ query, texts, ask }) {
-  const [typed, setTyped] = useState(texts);
-  useEffect(() => setTyped(texts), [JSON.stringify(texts)]);
   if (!query.params.length) return null;
   const onSubmit = (event) => {
     event.preventDefault();
-    ask(
-      Object.fromEntries(
-        query.params.filter((param) => typed[param.name]).map((param) => [param.name, typed[param.name]]),
-      ),
-    );
+    ask(Object.fromEntries([...new FormData(event.target)].filter(([, text]) => text !== "")));
   };
-  const input = (param) => {
-    const common = {
-      name: param.name,
-      required: param.required,
-      value: typed[param.name] ?? "",
-      onInput: (event) => setTyped({ ...typed, [param.name]: event.target.value }),
-    };
-    const choices = param.type === "bool" ? ["true", "false"] : !param.repeated && param.values;
-    if (choices)
-      return html`<select ...${common} onChange=${common.onInput}><option value="">any</option>${choices.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select>`;
-    return html`<input ...${common} autocomplete="off" spellcheck="false" placeholder=${placeholderOf(param)} />`;
-  };
-  return html`<form class="query" onSubmit=${onSubmit}>
-    ${query.params.map((param) => html`<label key=${param.name}><span>${param.label} ${OPERATORS[param.op] ?? "="}</span>${input(param)}</label>`)}
+  return html`<form class="query" onSubmit=${onSubmit} key=${JSON.stringify(texts)}>
+    ${query.params.map((param) => html`<${Field} key=${param.name} param=${param} text=${texts[param.name] ?? ""} />`)}
     <button type="submit">Search</button>
   </form>`;
+}
+
+function Field({ param, text }) {
+  const { name, required } = param;
+  const choices = param.type === "bool" ? ["true", "false"] : !param.repeated && param.values;
+  const input = choices
+    ? html`<select name=${name} required=${required}>
+        <option value="">any</option>
+        ${choices.map((each) => html`<option key=${each} value=${each} selected=${each === text}>${each}</option>`)}
+      </select>`
+    : html`<input
+        name=${name}
+        required=${required}
+        defaultValue=${text}
+        placeholder=${placeholderOf(param)}
+        autocomplete="off"
+        spellcheck="false"
+      />`;
+  return html`<label><span>${param.label} ${OPERATORS[param.op] ?? "="}</span>${input}</label>`;
 }
 
 function placeholderOf(param) {

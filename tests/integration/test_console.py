@@ -1,0 +1,322 @@
+"""The console in a real browser: each screen, and what it says where something is missing, old, refused or lost."""
+
+import hashlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kit.gateways_in_process.cluster import GrpcCluster
+from tests.kit.gateways_in_process.console import PATHS, Busy, ConsoleGateway
+from tests.kit.programs.chromium import PROGRAM, Chromium
+from tests.kit.programs.console_page import PHONE, WIDE, ConsolePage
+from tests.kit.table.accounts import ACCOUNTS
+from tests.kit.table.filled import RATINGS, rating
+
+pytestmark = [pytest.mark.tools, pytest.mark.skipif(PROGRAM is None, reason="Chromium is not installed")]
+
+ROWS = {"ratings": 1_204, "customers": 931, "product_views": 64, "accounts": 60, "balances": 0}
+SCREENS = {
+    "tables": ("tables", "serving"),
+    "map": ("map/ratings", "answers first"),
+    "rows": ("rows/ratings", "average_rating"),
+    "live": ("rows/ratings?query=SubscribeRatings", "live"),
+    "row": ("row/ratings?movieId=7", "Partition"),
+    "calls": ("calls", "Calls a second"),
+    "empty": ("rows/balances", "No rows"),
+    "nothing": ("rows/nothing", "There is no such table"),
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Chromium]:
+    with Chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[ConsoleGateway]:
+    with ConsoleGateway(ROWS, contracts=[*PATHS, ACCOUNTS]) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def page(browser: Chromium, gateway: ConsoleGateway) -> Iterator[ConsolePage]:
+    page = ConsolePage(browser, gateway.port)
+    yield page
+    assert not [text for text in browser.messages if "Content Security Policy" in text or "exceptionThrown" in text]
+    assert not page.foreign_requests()
+
+
+@pytest.mark.parametrize(
+    ("size", "dark"), [(WIDE, False), (WIDE, True), (PHONE, False)], ids=["light", "dark", "phone"]
+)
+@pytest.mark.parametrize("screen", SCREENS)
+def test_a_screen_is_for_everybody(page, screen, size, dark):
+    path, text = SCREENS[screen]
+    page.open(path, size=size, dark=dark)
+    page.wait(text)
+    assert page.complaints() == []
+    assert page.run("document.documentElement.scrollWidth <= innerWidth"), "nothing hangs out at the side"
+
+
+def test_tables(page, gateway):
+    page.open()
+    page.wait("1,204")
+    assert "its job has published no manifest" in page.text()
+    with Busy(gateway):
+        page.wait_for(
+            "tbody tr", "it.innerText.includes('ratings') && Number(it.querySelector('.figure').innerText) > 0"
+        )
+
+
+def test_rows_are_read_as_one_scrolls(page):
+    page.open("rows/ratings")
+    page.wait("500 rows, more when you scroll")
+    scroll = "(() => { const grid = document.querySelector('.grid'); grid.scrollTop = grid.scrollHeight; })()"
+    page.run(scroll)
+    page.wait("1,000 rows, more when you scroll")
+    page.run(scroll)
+    page.wait("1,204 rows")
+    page.run(scroll)
+    page.wait_for(".grid td a", "it.innerText === '1204'")
+    assert page.run("document.querySelectorAll('.grid tbody tr').length") < 100
+
+
+def test_rows_between_bounds(page):
+    page.open("rows/ratings?query=ListRatings")
+    page.wait("500 rows")
+    page.fill("movieIdFrom", "1200")
+    page.click("button[type=submit]")
+    page.wait("5 rows")
+    assert page.run("[...document.querySelectorAll('.grid td a')].map((it) => it.innerText)") == [
+        str(number) for number in range(1_200, 1_205)
+    ]
+    assert "movieIdFrom=1200" in page.run("location.hash"), "the address leads there again"
+
+
+def test_rows_by_an_index(page):
+    page.open("rows/accounts")
+    page.wait("By city")
+    page.click(".tabs a", "By city")
+    page.wait("This query needs address.city")
+    page.fill("city", "Ulm")
+    page.click("button[type=submit]")
+    page.wait("20 rows")
+    page.click(".tabs a", "By number")
+    page.wait("This query needs number")
+    page.fill("number", "N-7")
+    page.click("button[type=submit]")
+    page.wait("1 row")
+    assert page.text(".grid td") == "birch"
+
+
+def test_a_filter_that_is_wrong_is_said(page):
+    page.open("rows/ratings?query=ListRatings&movieIdFrom=many")
+    page.wait("The gateway could not answer this")
+    page.wait_for("[role=alert]", "it.innerText.includes('Change what you ask for')")
+
+
+def test_live_rows(page, gateway):
+    page.open("rows/ratings?query=SubscribeRatings")
+    page.wait("1,204 rows, live")
+    gateway.delete("ratings", 1_204)
+    page.wait("1,203 rows, live")
+    gateway.change("ratings", 1_204)
+    page.wait("1,204 rows, live")
+    first = page.text(".grid td a")
+    gateway.change("ratings", int(first))
+    page.wait_for("tr.changed td a", f"it.innerText === '{first}'")
+
+
+def test_a_row_and_its_changes(page, gateway):
+    page.open("rows/ratings")
+    page.wait("500 rows")
+    page.click(".grid td a", "9")
+    page.wait("Who answers, and why")
+    page.wait("first seen")
+    gateway.change("ratings", 9)
+    page.wait_for(".log li", "it.innerText.includes('changed') && it.innerText.includes('→')")
+    gateway.delete("ratings", 9)
+    page.wait("No row has this key")
+    gateway.change("ratings", 9)
+    page.wait("is back")
+    page.wait("This gateway has it.")
+
+
+def test_the_commands_of_a_row_work(page, gateway):
+    page.open("row/customers?id=7")
+    page.wait("grpcurl -plaintext")
+    page.click(".tabs button:nth-child(2)", "curl")
+    command = page.text("pre")
+    answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout
+    assert '"id":"7"' in answer
+    page.click(".tabs button", "Python")
+    assert page.run("document.querySelector('.tabs [aria-pressed=true]').innerText") == "Python"
+    compile(page.text("pre"), "shown", "exec")
+
+
+def test_calls(browser):
+    with ConsoleGateway({"customers": 9}) as gateway:
+        page = ConsolePage(browser, gateway.port)
+        page.open("calls")
+        page.wait("No calls yet")
+        url = f"http://127.0.0.1:{gateway.data_port}/examples.customers.v1.CustomersService/GetCustomer"
+        ask = ["curl", "-s", url, "-H", "content-type: application/json", "-d", '{"id": "7"}']
+        subprocess.run(ask, check=True, stdout=subprocess.DEVNULL)
+        page.wait("GetCustomer")
+        subprocess.run(ask, check=True, stdout=subprocess.DEVNULL)
+        page.wait_for("tbody tr", "it.innerText.includes('ms')")
+
+
+def test_the_keyboard_alone(page):
+    page.open("tables")
+    page.wait("serving")
+    page.browser.press("Tab")
+    assert page.run("document.activeElement.innerText") == "To the content"
+    page.browser.press("Enter")
+    assert page.run("document.activeElement.id") == "main"
+    while page.run("document.activeElement.innerText") != "ratings":
+        page.browser.press("Tab")
+    page.browser.press("Enter")
+    page.wait("Rows of ratings")
+    assert page.run("document.activeElement.id") == "main", "one goes on from where the new screen begins"
+
+
+def test_colours_are_chosen_and_kept(page):
+    page.open("tables")
+    page.wait("serving")
+    before = page.run("getComputedStyle(document.body).color")
+    page.click(".theme")
+    page.click(".theme")
+    page.open("tables")
+    page.wait("Dark")
+    assert page.run("getComputedStyle(document.body).color") != before
+    page.run("localStorage.clear()")
+
+
+def test_brokers_that_do_not_answer_are_said(page, gateway):
+    gateway.kafka_reachable = False
+    gateway.do(gateway.say)
+    page.open("tables")
+    page.wait("The brokers do not answer.")
+    gateway.kafka_reachable = True
+    gateway.do(gateway.say)
+    page.wait_for("main", "!it.innerText.includes('The brokers do not answer')")
+
+
+def test_a_credential_is_asked_for_where_it_is_needed(browser, tmp_path):
+    access = _access_file(tmp_path, rights='["status", "metadata", "explain", "metrics", "reflection"]')
+    with ConsoleGateway({"ratings": 20}, contracts=[RATINGS], has_admin=False, access=access) as gateway:
+        page = ConsolePage(browser, gateway.port)
+        page.open("rows/ratings")
+        page.wait("You may not see this")
+        assert page.complaints() == []
+        page.fill("credential", "another-key")
+        page.click(".refused [type=submit]")
+        page.wait("Show another credential")
+        page.fill("credential", "the-key")
+        page.click(".refused [type=submit]")
+        page.wait("20 rows")
+        page.open("tables")
+        page.wait("serving")
+        page.run("sessionStorage.clear()")
+
+
+def test_rows_alone_may_need_a_credential(browser, tmp_path):
+    with ConsoleGateway({"ratings": 20}, contracts=[RATINGS], access=_access_file(tmp_path)) as gateway:
+        page = ConsolePage(browser, gateway.port)
+        page.open("tables")
+        page.wait("serving")
+        page.click("tbody a")
+        page.wait("You may not see this")
+        page.fill("credential", "the-key")
+        page.click(".refused [type=submit]")
+        page.wait("20 rows")
+        page.run("sessionStorage.clear()")
+
+
+def _access_file(directory: Path, rights: str = '["explain"]') -> Path:
+    digest = hashlib.sha256(b"the-key").hexdigest()
+    (directory / "keys.toml").write_text(f'[[key]]\nname = "ann"\nsha256 = "{digest}"\n')
+    access = directory / "access.toml"
+    rule = f'[[rule]]\nprincipals = ["key ann"]\ntables = ["*"]\nrights = {rights}\n'
+    access.write_text(f'[api_keys]\nfile = "keys.toml"\n{rule}')
+    return access
+
+
+def test_100_000_rows_live(browser):
+    with ConsoleGateway({"ratings": 100_000}, contracts=[RATINGS]) as gateway:
+        page = ConsolePage(browser, gateway.port)
+        page.open("rows/ratings?query=SubscribeRatings")
+        page.wait("100,000 rows, live")
+        assert page.run("document.querySelectorAll('.grid tbody tr').length") < 100
+        page.run("(() => { const grid = document.querySelector('.grid'); grid.scrollTop = grid.scrollHeight / 2; })()")
+        page.wait_for(".grid tr[aria-rowindex='50001']")
+        gateway.delete("ratings", 5)
+        page.wait("99,999 rows, live")
+
+
+# Gateways that go away while one looks.
+
+
+def test_partitions_move_while_one_looks(browser):
+    placement = {"a": [0, 1, 2, 3], "b": [2, 3, 4, 5], "c": [4, 5, 0, 1]}
+    with GrpcCluster(placement, has_console=True) as cluster:
+        page = ConsolePage(browser, cluster["a"].port)
+        page.open("map/ratings")
+        page.wait_for("[data-gateway=c]")
+        owned = page.run("document.querySelectorAll('[data-gateway=b] .cell.owner').length")
+        assert owned
+        cluster["b"].stop()
+        cluster.announce(dead={"b"})
+        page.wait_for("[data-gateway=b]", "it.innerText.includes('does not answer')")
+        page.wait_for(".log li", "it.innerText.includes('b → ')")
+        assert page.run("document.querySelectorAll('.cells .cell.owner').length") == 6, "each has an owner"
+        assert page.complaints() == []
+
+
+def test_1_000_partitions(browser):
+    placement = {name: [each for each in range(1_000) if each % 3 != place] for place, name in enumerate("abc")}
+    with GrpcCluster(placement, partition_count=1_000, has_console=True) as cluster:
+        page = ConsolePage(browser, cluster["a"].port)
+        page.open("map/ratings")
+        page.wait_for("[data-gateway=c]")
+        assert page.run("document.querySelectorAll('.cells .cell').length") == 3_000
+        assert page.run("document.querySelectorAll('.cells .cell.owner').length") == 1_000
+        assert page.complaints() == []
+        cluster["b"].stop()
+        cluster.announce(dead={"b"})
+        page.wait_for("[data-gateway=b]", "it.innerText.includes('does not answer')")
+        page.wait_for(".log li", "it.innerText.includes('more')")
+
+
+def test_a_lost_connection_is_said_and_found_again(browser):
+    with GrpcCluster({"a": range(6)}, has_console=True) as cluster:
+        cluster.put(rating(number) for number in range(30))
+        page = ConsolePage(browser, cluster["a"].port)
+        page.open("rows/ratings?query=SubscribeRatings")
+        page.wait("30 rows, live")
+        cluster["a"].stop()
+        page.wait("The stream is broken.")
+        page.wait("no answer")
+        assert "30 rows" in page.text(), "what was there stays"
+        assert page.complaints() == []
+        cluster["a"].start()
+        cluster.announce()
+        page.wait("30 rows, live")
+        page.wait_for(".connection", "it.innerText.includes('live')")
+        cluster.put([rating(77)])
+        page.wait("31 rows, live")
+
+
+def test_nobody_who_answers_is_said(browser):
+    with GrpcCluster({"a": range(6)}, has_console=True) as cluster:
+        page = ConsolePage(browser, cluster["a"].port)
+        page.open("map/ratings")
+        page.wait_for("[data-gateway=a]")
+        cluster["a"].stop()
+        page.run("location.hash = '#/calls'")
+        page.wait("The connection is lost")
+        page.wait("It is tried again by itself")
