@@ -39,6 +39,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write into the files of tests/unit/cli/contracts what is generated now: look at the diff",
     )
+    parser.addoption(
+        "--rewrite-pictures",
+        action="store_true",
+        help="draw the pictures of the console in docs/images anew: look at them",
+    )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -114,7 +114,7 @@ def test_rows_by_an_index(page):
 
 def test_a_filter_that_is_wrong_is_said(page):
     page.open("rows/ratings?query=ListRatings&movieIdFrom=many")
-    page.wait("The gateway could not answer this")
+    page.wait("The gateway refuses this request")
     page.wait_for("[role=alert]", "it.innerText.includes('Change what you ask for')")
 
 
@@ -309,6 +309,32 @@ def test_a_lost_connection_is_said_and_found_again(browser):
         page.wait_for(".connection", "it.innerText.includes('live')")
         cluster.put([rating(77)])
         page.wait("31 rows, live")
+
+
+def test_a_page_that_does_not_come_is_said(browser):
+    with GrpcCluster({"a": range(6)}, has_console=True) as cluster:
+        cluster.put(rating(number) for number in range(700))
+        page = ConsolePage(browser, cluster["a"].port)
+        page.open("rows/ratings")
+        page.wait("500 rows, more when you scroll")
+        cluster["a"].stop()
+        page.run("(() => { const grid = document.querySelector('.grid'); grid.scrollTop = grid.scrollHeight; })()")
+        page.wait("The next rows did not come.")
+        assert "500 rows" in page.text()
+        cluster["a"].start()
+        cluster.announce()
+        page.click(".banner button", "Try now")
+        page.wait("700 rows")
+
+
+def test_partitions_that_nobody_has_are_said(browser):
+    with GrpcCluster({"a": [0, 1, 2], "b": [3, 4, 5]}, has_console=True) as cluster:
+        page = ConsolePage(browser, cluster["a"].port)
+        cluster["b"].stop()
+        cluster.announce(dead={"b"})
+        page.open("rows/ratings")
+        page.wait("Nobody can answer this now")
+        page.wait("It is tried again by itself")
 
 
 def test_nobody_who_answers_is_said(browser):

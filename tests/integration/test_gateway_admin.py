@@ -83,12 +83,14 @@ def test_every_worker_answers_for_all(tmp_path: Path) -> None:
             status, text = _asked(admin, "metrics")
             assert status == 200
             assert "tablegate_streams 0.0" in text
+            assert _asked(admin, "console")[0] == _asked(admin, "console/app.js")[0] == 200
+            assert '"name": "ratings"' in _asked(admin, "console/contracts.json")[1]
         with Gateway(admin) as asked:
             assert not asked.status().kafka_reachable
         assert gateway.health() == 2  # load balancers ask at the data port
         address = gateway.address()
         assert address is not None
-        assert _asked(address, "metrics")[0] == _asked(address, "readyz")[0] == 404
+        assert _asked(address, "metrics")[0] == _asked(address, "readyz")[0] == _asked(address, "console")[0] == 404
         with pytest.raises(grpc.RpcError, match="admin port"):
             gateway.status()
         holder = holder_of(data)
@@ -103,3 +105,13 @@ def _asked(address: str, path: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+@pytest.mark.parametrize(("reflection", "status"), [(True, 200), (False, 404)])
+def test_the_only_port_has_the_console_where_contracts_are_public(
+    tmp_path: Path, reflection: bool, status: int
+) -> None:
+    with GatewayProcess(tmp_path / "data", NO_BROKER, reflection=reflection) as gateway:
+        address = gateway.address()
+        assert address is not None
+        assert _asked(address, "console")[0] == _asked(address, "console/contracts.json")[0] == status

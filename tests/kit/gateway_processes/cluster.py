@@ -104,7 +104,9 @@ class Cluster:
         names: Sequence[str] = ("g1", "g2", "g3"),
         spare: Sequence[str] = (),
         replicas: int = 2,
+        options: Sequence[str] = (),
     ) -> None:
+        """`options`: of `tablegate serve`, for each of them."""
         self.table = table
         self.replicas = replicas
         self._directory = directory
@@ -116,6 +118,7 @@ class Cluster:
         self._keys = directory / "token.keys"
         self._keys.write_text(f"{secrets.token_hex(32)}\n")
         self._first = names
+        self._options = options
         self.members: dict[str, Member] = {}
         for place, name in enumerate((*names, *spare)):
             self.add(name, zone="abc"[place % 3])
@@ -136,7 +139,7 @@ class Cluster:
         listen = f"{HOST}:{free_port()}"
         options = ["--advertise", advertise or listen, "--gateway-id", name]
         options += ["--token-key", str(self._keys), "--gateways-topic", self._gateways_topic]
-        options += ["--replicas", str(self.replicas)]
+        options += ["--replicas", str(self.replicas), *self._options]
         member = self.members[name] = Member(
             self._directory / name,
             bootstrap or self._bootstrap,

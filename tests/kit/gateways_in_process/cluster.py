@@ -44,6 +44,7 @@ from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import RATINGS, SIGNER, FilledTable, catalogue_of, rating
 
 ALONE = ""
+DEFAULT_PORT = 50051  # in what the console shows, where none is known yet
 
 Placement = Mapping[str, Collection[int]]
 """From a gateway's id to the partitions that it has."""
@@ -206,7 +207,7 @@ class ClusterGateway:
             **Health(self.catalogue).methods(),
             **(status_methods(self.store) if self._has_console else {}),
         }
-        console = Console(self.catalogue, data_port=self.port) if self._has_console else None
+        console = Console(self.catalogue, data_port=self.port or DEFAULT_PORT) if self._has_console else None
         address = f"127.0.0.1:{self.port}"
         return HttpServer(
             self._watched(methods),

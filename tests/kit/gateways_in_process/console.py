@@ -4,8 +4,7 @@ import asyncio
 import random
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -242,15 +241,9 @@ class Busy:
         self._thread.join()
 
     def _run(self) -> None:
-        for count in self._counts():
-            for name, row_count in self._gateway.row_counts.items():
+        chance = random.Random(11)
+        while not self._ends.wait(self._every_s):
+            for place, (name, row_count) in enumerate(self._gateway.row_counts.items()):
                 if row_count:
-                    self._gateway.change(name, count=count)
+                    self._gateway.change(name, count=chance.randrange(1, 5 * (place + 1)))
             self._gateway.do(self._gateway.say)
-            if self._ends.wait(self._every_s):
-                return
-
-    @staticmethod
-    def _counts() -> Iterator[int]:
-        while True:
-            yield 1 + int(time.monotonic() * 3) % 5

@@ -8,7 +8,8 @@ const CREDENTIAL_KEY = "tablegate-credential"; // in the session's storage: it e
 const HEADER_BYTES = 5;
 const LAST = 2;
 
-// What went wrong. `kind`: "refused" (show a credential), "absent" (not served here), "lost" (nobody answers), "failed".
+// What went wrong. `kind`: "refused" (show a credential), "absent" (not served here), "wrong" (the request is), "away"
+// (nobody can answer it now), "lost" (nobody answers), "failed".
 export class CallError extends Error {
   constructor(kind, code, message) {
     super(message);
@@ -21,7 +22,10 @@ const KINDS = {
   unauthenticated: "refused",
   permission_denied: "refused",
   unimplemented: "absent",
-  unavailable: "lost",
+  invalid_argument: "wrong",
+  out_of_range: "wrong",
+  unavailable: "away",
+  deadline_exceeded: "away",
 };
 
 export function hasCredential() {
@@ -61,7 +65,15 @@ async function errorOf(answer) {
   } catch {
     // It is no error of a call, but one of HTTP.
   }
-  const byStatus = { 401: "refused", 403: "refused", 404: "absent", 502: "lost", 503: "lost", 504: "lost" };
+  const byStatus = {
+    401: "refused",
+    403: "refused",
+    404: "absent",
+    400: "wrong",
+    502: "lost",
+    503: "away",
+    504: "lost",
+  };
   return new CallError(byStatus[answer.status] ?? "failed", String(answer.status), text.trim() || answer.statusText);
 }
 

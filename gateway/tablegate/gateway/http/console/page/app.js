@@ -9,7 +9,7 @@ import { PartitionMap } from "./map.js";
 import { Row } from "./row.js";
 import { Rows } from "./rows.js";
 import { askStatus } from "./status.js";
-import { Tables } from "./tables.js";
+import { NoTables, Tables } from "./tables.js";
 import { nextTheme, theme } from "./theme.js";
 import { Empty, html, Loading, Problem, Stale, STALE_MS, useNow, usePolled } from "./ui.js";
 
@@ -67,10 +67,20 @@ function Shell() {
     const name = SCREENS.find(([screen]) => screen === place.screen)?.[1] ?? "Row";
     document.title = `${[name, place.table].filter(Boolean).join(" of ")} · Tablegate`;
   }, [place]);
-  return html`<a class="skip" href="#main" onClick=${(event) => (event.preventDefault(), main.current.focus())}>To the content</a>
+  const skip = (event) => {
+    event.preventDefault();
+    main.current.focus();
+  };
+  const current = place.screen === "row" ? "rows" : place.screen;
+  return html`<a class="skip" href="#main" onClick=${skip}>To the content</a>
     <header>
       <a class="brand" href="#/"><img src="console/icon.svg" alt="" width="20" height="20" />Tablegate</a>
-      <nav aria-label="Screens">${SCREENS.map(([screen, name]) => html`<a key=${screen} href=${`#/${screen}`} aria-current=${(place.screen === "row" ? "rows" : place.screen) === screen ? "page" : undefined}>${name}</a>`)}</nav>
+      <nav aria-label="Screens">
+        ${SCREENS.map(([screen, name]) => {
+          const isCurrent = current === screen ? "page" : undefined;
+          return html`<a key=${screen} href=${`#/${screen}`} aria-current=${isCurrent}>${name}</a>`;
+        })}
+      </nav>
       <${Connection} status=${status} now=${now} />
       <${Theme} />
     </header>
@@ -81,56 +91,100 @@ function Shell() {
 }
 
 function Connection({ status, now }) {
-  const { value, error, atMs } = status;
-  const isOld = value && now - atMs > STALE_MS;
-  const [tone, text] = error
-    ? error.kind === "refused"
-      ? ["warn", "no right to the status"]
-      : ["bad", value ? `no answer, ${age((now - atMs) / 1_000)} old` : "no answer"]
-    : isOld
-      ? ["warn", `${age((now - atMs) / 1_000)} old`]
-      : value
-        ? ["good", "live"]
-        : ["", "asking"];
-  return html`<p class="connection"><span class=${`dot ${tone}`}></span>${value?.gatewayId && html`<strong>${value.gatewayId}</strong> `}<span>${text}</span></p>`;
+  const [tone, text] = connectionOf(status, now);
+  const name = status.value?.gatewayId;
+  return html`<p class="connection">
+    <span class=${`dot ${tone}`}></span>${name && html`<strong>${name}</strong> `}<span>${text}</span>
+  </p>`;
+}
+
+function connectionOf({ value, error, atMs }, now) {
+  const old = `${age((now - atMs) / 1_000)} old`;
+  if (error?.kind === "refused") return ["warn", "no right to the status"];
+  if (error) return ["bad", value ? `no answer, ${old}` : "no answer"];
+  if (!value) return ["", "asking"];
+  return now - atMs > STALE_MS ? ["warn", old] : ["good", "live"];
 }
 
 function Theme() {
   const [name, setName] = useState(theme());
-  return html`<button class="theme" type="button" onClick=${() => setName(nextTheme())} aria-label=${`Colours: ${name}. Change them`}>◐ ${{ auto: "Auto", light: "Light", dark: "Dark" }[name]}</button>`;
+  const shown = { auto: "Auto", light: "Light", dark: "Dark" }[name];
+  const label = `${shown}: colours. Change them`;
+  return html`<button class="theme" type="button" onClick=${() => setName(nextTheme())} aria-label=${label}>
+    ◐ ${shown}
+  </button>`;
 }
 
 // What is wrong with the whole gateway, in a sentence each.
 function Warnings({ status }) {
   if (!status) return null;
-  return html`
-    ${status.replicatorHangs && html`<div class="banner bad" role="alert"><strong>The replicator hangs.</strong> What is here is answered, and grows older. It is restarted by itself; the log says more.</div>`}
-    ${!status.kafkaReachable && html`<div class="banner" role="alert"><strong>The brokers do not answer.</strong> Rows are answered as they were, and grow older. Look at Kafka, and at the gateway's --bootstrap.</div>`}`;
+  return html`${
+    status.replicatorHangs &&
+    html`<div class="banner bad" role="alert">
+    <strong>The replicator hangs.</strong> What is here is answered, and grows older. It is restarted by itself; the log
+    says more.
+  </div>`
+  }
+  ${
+    !status.kafkaReachable &&
+    html`<div class="banner" role="alert">
+    <strong>The brokers do not answer.</strong> Rows are answered as they were, and grow older. Look at Kafka, and at
+    the gateway's --bootstrap.
+  </div>`
+  }`;
 }
 
 function Screen({ place, status, contracts, now }) {
-  if (place.screen === "calls") return html`<${Calls} now=${now} />`;
-  if (place.screen === "rows" || place.screen === "row") {
-    if (!contracts.value) return waiting("Rows", contracts, "the contracts");
-    const table = place.table || contracts.value.tables[0]?.name;
-    const Shown = place.screen === "row" ? Row : Rows;
-    return html`<${Shown} key=${place.screen === "row" ? location.hash : table} contracts=${contracts.value} table=${table} texts=${place.texts} now=${now} go=${go} />`;
+  switch (place.screen) {
+    case "tables":
+      return html`<${TablesScreen} status=${status} contracts=${contracts} now=${now} />`;
+    case "map":
+      return html`<${MapScreen} place=${place} status=${status} contracts=${contracts} now=${now} />`;
+    case "rows":
+    case "row":
+      return html`<${RowsScreen} place=${place} contracts=${contracts} now=${now} />`;
+    case "calls":
+      return html`<${Calls} now=${now} />`;
+    default:
+      return html`<h1>Nothing here</h1>
+        <${Empty} title="This address leads nowhere"><a href="#/">To the tables</a><//>`;
   }
-  if (place.screen === "map") {
-    const names = (status.value?.tables ?? []).map((each) => each.table);
-    const tables = names.length ? names : (contracts.value?.tables ?? []).map((each) => each.name);
-    if (!tables.length) return waiting("Map", status, "the tables");
-    const table = place.table || tables[0];
-    return html`<${PartitionMap} key=${table} status=${status.value} table=${table} tables=${tables} now=${now} go=${go} />`;
-  }
-  if (place.screen !== "tables")
-    return html`<h1>Nothing here</h1><${Empty} title="This address leads nowhere"><a href="#/">To the tables</a><//>`;
-  if (!status.value) return waiting("Tables", status, "the tables");
-  return html`<${Stale} error=${status.error} atMs=${status.atMs} now=${now} again=${status.again} /><${Tables} status=${status.value} contracts=${contracts.value} now=${now} />`;
 }
 
-function waiting(title, asked, what) {
-  return html`<h1>${title}</h1>${asked.error ? html`<${Problem} error=${asked.error} again=${asked.again} />` : asked.value ? html`<${Empty} title="No tables yet">The gateway has no status of any table: its replicator has just begun, or is away. Its log says which.<//>` : html`<${Loading} what=${what} />`}`;
+function TablesScreen({ status, contracts, now }) {
+  const { value, error, atMs, again } = status;
+  if (!value) return html`<${Waiting} title="Tables" asked=${status} what="the tables" />`;
+  // Clocks of browsers may be wrong: what the gateway said is counted on from when it came.
+  const serverNow = value.beatTime && !value.replicatorHangs ? Date.parse(value.beatTime) + now - atMs : now;
+  return html`<${Stale} ...${{ error, atMs, now, again }} />
+    <${Tables} status=${value} contracts=${contracts.value} serverNow=${serverNow} />`;
+}
+
+function MapScreen({ place, status, contracts, now }) {
+  const names = (status.value?.tables ?? []).map((each) => each.table);
+  const tables = names.length ? names : (contracts.value?.tables ?? []).map((each) => each.name);
+  const table = place.table || tables[0];
+  if (!table) return html`<${Waiting} title="Map" asked=${status} what="the tables" />`;
+  return html`<${PartitionMap} key=${table} status=${status.value} ...${{ table, tables, now, go }} />`;
+}
+
+function RowsScreen({ place, contracts, now }) {
+  if (!contracts.value) return html`<${Waiting} title="Rows" asked=${contracts} what="the contracts" />`;
+  const { screen, texts } = place;
+  const table = place.table || contracts.value.tables[0]?.name;
+  const [Shown, key] = screen === "row" ? [Row, JSON.stringify(place)] : [Rows, table];
+  return html`<${Shown} key=${key} contracts=${contracts.value} ...${{ table, texts, now, go }} />`;
+}
+
+// What is shown of a screen before there is anything to show.
+function Waiting({ title, asked, what }) {
+  const shown = asked.error
+    ? html`<${Problem} error=${asked.error} again=${asked.again} />`
+    : asked.value
+      ? html`<${NoTables} />`
+      : html`<${Loading} what=${what} />`;
+  return html`<h1>${title}</h1>
+    ${shown}`;
 }
 
 render(html`<${App} />`, document.body);

@@ -26,16 +26,33 @@ export function Grid({ label, columns, rows, total, link, isChanged, onEnd }) {
   useEffect(() => {
     if (end >= rows.length) onEnd?.();
   }, [end, rows.length]);
-  const space = (count) =>
-    count > 0 &&
-    html`<tr aria-hidden="true"><td colspan=${columns.length} style=${{ height: `${count * ROW_PX}px`, padding: 0 }}></td></tr>`;
+  const space = (count) => {
+    const style = { height: `${count * ROW_PX}px`, padding: 0 };
+    return count > 0 && html`<tr aria-hidden="true"><td colspan=${columns.length} style=${style}></td></tr>`;
+  };
+  const head = (column) => {
+    const kind = isNumber(column) ? "number" : "";
+    return html`<th key=${column.name} scope="col" class=${kind} title=${column.about}>${column.field}</th>`;
+  };
+  const line = (row, place) => {
+    const number = first + place;
+    return html`<tr key=${number} aria-rowindex=${number + 2} class=${isChanged(row) ? "changed" : ""}>
+      ${columns.map((column, at) => {
+        const text = cell(row[column.name], column);
+        const shown = at === 0 && link ? html`<a href=${link(row)}>${text}</a>` : text;
+        return html`<td key=${column.name} class=${isNumber(column) ? "number" : ""}>${shown}</td>`;
+      })}
+    </tr>`;
+  };
   return html`<div class="grid" ref=${box} tabindex="0" role="region" aria-label=${label}>
     <table aria-rowcount=${total ?? -1}>
-      <thead><tr aria-rowindex="1">${columns.map((column) => html`<th key=${column.name} scope="col" class=${isNumber(column) ? "number" : ""} title=${column.about || column.type}>${column.field}</th>`)}</tr></thead>
+      <thead>
+        <tr aria-rowindex="1">
+          ${columns.map(head)}
+        </tr>
+      </thead>
       <tbody>
-        ${space(first)}
-        ${rows.slice(first, end).map((row, place) => html`<tr key=${first + place} aria-rowindex=${first + place + 2} class=${isChanged(row) ? "changed" : ""}>${columns.map((column, at) => html`<td key=${column.name} class=${isNumber(column) ? "number" : ""}>${at === 0 && link ? html`<a href=${link(row)}>${cell(row[column.name], column)}</a>` : cell(row[column.name], column)}</td>`)}</tr>`)}
-        ${space(rows.length - end)}
+        ${space(first)} ${rows.slice(first, end).map(line)} ${space(rows.length - end)}
       </tbody>
     </table>
   </div>`;

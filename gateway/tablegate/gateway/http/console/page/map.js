@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { stream } from "./api.js";
 import { clock, count } from "./format.js";
 import { GATEWAY } from "./status.js";
-import { Empty, html, Loading, Problem, Stale, useStream } from "./ui.js";
+import { Empty, html, Loading, Problem, Stale, TableChoice, useStream } from "./ui.js";
 
 const MOVES_MAX = 200;
 const LISTED_MAX = 12;
@@ -40,50 +40,109 @@ export function PartitionMap({ status, table, tables, now, go }) {
       ),
     [table],
   );
-  const choice = html`<label class="choice">Table <select value=${table} onChange=${(event) => go(`/map/${encodeURIComponent(event.target.value)}`)}>${tables.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}</select></label>`;
-  const head = html`<div class="head"><h1>Partitions of ${table}</h1>${choice}</div>`;
+  const head = html`<div class="head">
+    <h1>Partitions of ${table}</h1>
+    <${TableChoice} screen="map" ...${{ table, tables, go }} />
+  </div>`;
+  const { error, again } = followed;
   if (!metadata) {
-    return html`${head}${followed.error ? html`<${Problem} error=${followed.error} again=${followed.again} />` : html`<${Loading} what="the partitions" />`}`;
+    const shown = error
+      ? html`<${Problem} error=${error} again=${again} />`
+      : html`<${Loading} what="the partitions" />`;
+    return html`${head} ${shown}`;
   }
   const gateways = gatewaysOf(status, metadata);
-  const partitions = metadata.partitions ?? [];
-  const total = metadata.partitionCount ?? partitions.length;
-  const shown = Math.min(partition, Math.max(total - 1, 0));
+  const total = metadata.partitionCount ?? metadata.partitions?.length ?? 0;
+  const chosen = Math.min(partition, Math.max(total - 1, 0));
+  const choose = setPartition;
   return html`${head}
-    <${Stale} error=${followed.error} atMs=${atMs} now=${now} again=${followed.again} />
-    <div class="legend"><span><i class="cell owner"></i> owner</span><span><i class="cell standby"></i> standby</span><span><i class="cell filling"></i> being filled</span><span><i class="cell"></i> not here</span><span class="dim">generation ${metadata.generation ?? 0}, ${count(total)} partitions</span></div>
-    ${!gateways.length && html`<${Empty} title="No gateway has a partition">The table is restored, or its job has published no manifest yet.<//>`}
-    <div class="gateways">${gateways.map((gateway) => html`<${Gateway} key=${gateway.id} gateway=${gateway} total=${total} chosen=${shown} choose=${setPartition} />`)}</div>
+    <${Stale} ...${{ error, atMs, now, again }} />
+    <${Legend} generation=${metadata.generation ?? 0} total=${total} />
+    ${!gateways.length && html`<${NoGateways} />`}
+    <div class="gateways">
+      ${gateways.map((gateway) => html`<${Gateway} key=${gateway.id} ...${{ gateway, total, chosen, choose }} />`)}
+    </div>
     <section class="pair">
-      <div class="panel">
-        <h2>One partition</h2>
-        <label class="choice">Partition <input type="number" min="0" max=${Math.max(total - 1, 0)} value=${shown} onInput=${(event) => setPartition(Math.max(0, Number(event.target.value) || 0))} /></label>
-        <ul class="plain" aria-live="polite">${whoHas(gateways, shown).map(({ id, kind, offset }) => html`<li key=${id}><i class=${`cell ${kind}`}></i> <strong>${id}</strong> ${KINDS[kind]}, next offset ${count(offset)}</li>`)}</ul>
-        ${!whoHas(gateways, shown).length && html`<p class="old">No gateway has it: what is asked of it waits, then fails.</p>`}
-      </div>
-      <div class="panel">
-        <h2>Moves</h2>
-        ${moves.length ? html`<ol class="plain log" aria-live="polite">${moves.slice(0, LISTED_MAX).map((move) => html`<li key=${move.id}><time>${clock(move.atMs)}</time> ${move.text}</li>`)}</ol>` : html`<p class="dim">None since this screen was opened. Stop a gateway, and its partitions go to the others here.</p>`}
-      </div>
+      <${OnePartition} ...${{ gateways, total, chosen, choose }} />
+      <${Moves} moves=${moves} />
     </section>`;
 }
 
+function Legend({ generation, total }) {
+  return html`<div class="legend">
+    <span><i class="cell owner"></i> owner</span>
+    <span><i class="cell standby"></i> standby</span>
+    <span><i class="cell filling"></i> being filled</span>
+    <span><i class="cell"></i> not here</span>
+    <span class="dim">generation ${generation}, ${count(total)} partitions</span>
+  </div>`;
+}
+
+function NoGateways() {
+  return html`<${Empty} title="No gateway has a partition">
+    The table is restored, or its job has published no manifest yet.
+  <//>`;
+}
+
+function OnePartition({ gateways, total, chosen, choose }) {
+  const onInput = (event) => choose(Math.max(0, Number(event.target.value) || 0));
+  const those = gateways.filter((each) => each.kinds.has(chosen));
+  const line = ({ id, kinds }) => {
+    const { kind, offset } = kinds.get(chosen);
+    const text = ` ${KINDS[kind]}, next offset ${count(offset)}`;
+    return html`<li key=${id}><i class=${`cell ${kind}`}></i> <strong>${id}</strong>${text}</li>`;
+  };
+  return html`<div class="panel">
+    <h2>One partition</h2>
+    <label class="choice">
+      Partition
+      <input type="number" min="0" max=${Math.max(total - 1, 0)} value=${chosen} onInput=${onInput} />
+    </label>
+    <ul class="plain" aria-live="polite">
+      ${those.map(line)}
+    </ul>
+    ${!those.length && html`<p class="old">No gateway has it: what is asked of it waits, then fails.</p>`}
+  </div>`;
+}
+
+function Moves({ moves }) {
+  const line = ({ id, atMs, text }) => html`<li key=${id}><time>${clock(atMs)}</time> ${text}</li>`;
+  const shown = moves.length
+    ? html`<ol class="plain log" aria-live="polite">
+        ${moves.slice(0, LISTED_MAX).map(line)}
+      </ol>`
+    : html`<p class="dim">
+        None since this screen was opened. Stop a gateway, and its partitions go to the others here.
+      </p>`;
+  return html`<div class="panel">
+    <h2>Moves</h2>
+    ${shown}
+  </div>`;
+}
+
 function Gateway({ gateway, total, chosen, choose }) {
-  const counts = { owner: 0, standby: 0, filling: 0 };
-  for (const kind of gateway.kinds.values()) counts[kind.kind] += 1;
-  const about = `${count(counts.owner)} owned, ${count(counts.standby)} standby${counts.filling ? `, ${count(counts.filling)} being filled` : ""}`;
+  const { id, kinds, alive, isOwn, endpoint, zone, draining } = gateway;
+  const about = holdings(kinds);
   const size = total <= 16 ? "large" : total <= 128 ? "middle" : "small";
   const cells = Array.from({ length: total }, (_, number) => {
-    const kind = gateway.kinds.get(number)?.kind ?? "";
-    return html`<i key=${number} data-partition=${number} class=${`cell ${kind} ${number === chosen ? "chosen" : ""}`}>${size === "large" ? number : ""}</i>`;
+    const look = `cell ${kinds.get(number)?.kind ?? ""} ${number === chosen ? "chosen" : ""}`;
+    return html`<i key=${number} data-partition=${number} class=${look}>${size === "large" ? number : ""}</i>`;
   });
-  const onClick = (event) => event.target.dataset.partition && choose(Number(event.target.dataset.partition));
-  return html`<section class=${`gateway panel ${gateway.alive ? "" : "gone"}`} data-gateway=${gateway.id}>
-    <h2>${gateway.id}${gateway.isOwn && html` <span class="dim">the one you ask</span>`}</h2>
-    <p class="dim">${gateway.endpoint}${gateway.zone && ` · zone ${gateway.zone}`}${gateway.draining ? " · drains" : ""}</p>
-    <p class="counts">${gateway.alive ? about : html`<span class="old">does not answer</span>`}</p>
-    <div class=${`cells ${size}`} role="img" aria-label=${`${gateway.id}: ${about}`} onClick=${onClick}>${cells}</div>
+  const onClick = ({ target }) => target.dataset.partition && choose(Number(target.dataset.partition));
+  const place = [endpoint, zone && `zone ${zone}`, draining && "drains"].filter(Boolean).join(" · ");
+  return html`<section class=${`gateway panel ${alive ? "" : "gone"}`} data-gateway=${id}>
+    <h2>${id}${isOwn && html` <span class="dim">the one you ask</span>`}</h2>
+    <p class="dim">${place}</p>
+    <p class="counts">${alive ? about : html`<span class="old">does not answer</span>`}</p>
+    <div class=${`cells ${size}`} role="img" aria-label=${`${id}: ${about}`} onClick=${onClick}>${cells}</div>
   </section>`;
+}
+
+function holdings(kinds) {
+  const counts = { owner: 0, standby: 0, filling: 0 };
+  for (const { kind } of kinds.values()) counts[kind] += 1;
+  const filling = counts.filling ? `, ${count(counts.filling)} being filled` : "";
+  return `${count(counts.owner)} owned, ${count(counts.standby)} standby${filling}`;
 }
 
 // All gateways that are known or have a partition, with what they have of each.
@@ -124,12 +183,6 @@ function kindOf(replica) {
   if (replica.role === "REPLICA_ROLE_OWNER") return "owner";
   if (replica.role === "REPLICA_ROLE_STANDBY" && replica.phase === "REPLICA_PHASE_LIVE") return "standby";
   return "filling";
-}
-
-function whoHas(gateways, partition) {
-  return gateways
-    .filter((each) => each.kinds.has(partition))
-    .map((each) => ({ id: each.id, ...each.kinds.get(partition) }));
 }
 
 let moveId = 0;

@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { unary } from "./api.js";
-import { cell, clock, count } from "./format.js";
+import { cell, clock } from "./format.js";
 import { commandsOf, keyTexts, requestOf } from "./requests.js";
 import { keyOf, useRows } from "./rowset.js";
 import { GATEWAY } from "./status.js";
@@ -20,9 +20,15 @@ const ROUTES = {
 export function Row({ contracts, table: name, texts, now }) {
   const table = contracts.tables.find((each) => each.name === name);
   const get = table?.queries.find((each) => each.kind === "get" && !each.index);
-  if (!get)
-    return html`<h1>Row</h1><${Empty} title="This table has no Get">Rows of it cannot be asked for by key. <a href="#/">To the tables</a><//>`;
-  return html`<${One} table=${table} get=${get} texts=${texts} now=${now} dataPort=${contracts.dataPort} />`;
+  if (!get) return html`<${NoGet} />`;
+  return html`<${One} ...${{ table, get, texts, now }} dataPort=${contracts.dataPort} />`;
+}
+
+function NoGet() {
+  return html`<h1>Row</h1>
+    <${Empty} title="This table has no Get">
+      Rows of it cannot be asked for by key. <a href="#/">To the tables</a>
+    <//>`;
 }
 
 function One({ table, get, texts, now, dataPort }) {
@@ -32,17 +38,31 @@ function One({ table, get, texts, now, dataPort }) {
   const row = set.all()[0];
   const changes = useChanges(table, set, row);
   const key = get.params.map((param) => texts[param.name]).join(", ");
-  return html`<div class="head"><h1>${table.name} <code>${key}</code></h1><a class="choice" href=${`#/rows/${encodeURIComponent(table.name)}`}>All rows</a></div>
-    ${error && row && html`<${Stale} error=${error} atMs=${changes.atMs} now=${now} again=${again} />`}
+  const isLive = live.query.kind === "subscribe";
+  const { atMs, list } = changes;
+  return html`<div class="head">
+      <h1>${table.name} <code>${key}</code></h1>
+      <a class="choice" href=${`#/rows/${encodeURIComponent(table.name)}`}>All rows</a>
+    </div>
+    ${row && html`<${Stale} ...${{ error, atMs, now, again }} />`}
     <section class="pair">
       <div class="panel">
-        <h2>Row${set.isWhole && live.query.kind === "subscribe" && !error && html` <span class="live">live</span>`}</h2>
-        ${row ? html`<${Columns} table=${table} row=${row} latest=${changes.list[0]} />` : error ? html`<${Problem} error=${error} again=${again} />` : set.isWhole ? html`<${Empty} title="No row has this key">It was deleted, or never there.${live.query.kind === "subscribe" && " When it comes, it appears here."}<//>` : html`<${Loading} what="the row" />`}
+        <h2>Row${set.isWhole && isLive && !error && html` <span class="live">live</span>`}</h2>
+        <${Shown} ...${{ table, set, row, error, again, isLive }} latest=${list[0]} />
       </div>
       <${Answers} get=${get} request=${request} now=${now} />
-      <${Changes} table=${table} list=${changes.list} isLive=${live.query.kind === "subscribe"} />
+      <${Changes} list=${list} isLive=${isLive} />
       <${Commands} get=${get} request=${request} dataPort=${dataPort} />
     </section>`;
+}
+
+function Shown({ table, set, row, error, again, isLive, latest }) {
+  if (row) return html`<${Columns} table=${table} row=${row} latest=${latest} />`;
+  if (error) return html`<${Problem} error=${error} again=${again} />`;
+  if (!set.isWhole) return html`<${Loading} what="the row" />`;
+  return html`<${Empty} title="No row has this key">
+    It was deleted, or never there. ${isLive && "When it comes, it appears here."}
+  <//>`;
 }
 
 // A Subscribe to the row alone, where the contract has one that takes a key.
@@ -96,7 +116,16 @@ function useChanges(table, set, row) {
 
 function Columns({ table, row, latest }) {
   const changed = new Set(latest?.fields.map((column) => column.name));
-  return html`<dl class="columns">${table.columns.map((column) => html`<div key=${column.name}><dt title=${column.about}>${column.field}${table.key.includes(column.name) && html` <span class="dim">key</span>`}</dt><dd class=${changed.has(column.name) ? "changed" : ""} key=${cell(row[column.name], column)}>${cell(row[column.name], column)}</dd></div>`)}</dl>`;
+  const line = (column) => {
+    const text = cell(row[column.name], column);
+    const isKey = table.key.includes(column.name);
+    // The text as a key makes the element anew, so that its change is seen each time.
+    return html`<div key=${column.name}>
+      <dt title=${column.about}>${column.field}${isKey && html` <span class="dim">key</span>`}</dt>
+      <dd key=${text} class=${changed.has(column.name) ? "changed" : ""}>${text}</dd>
+    </div>`;
+  };
+  return html`<dl class="columns">${table.columns.map(line)}</dl>`;
 }
 
 function Answers({ get, request, now }) {
@@ -105,25 +134,48 @@ function Answers({ get, request, now }) {
     EXPLAIN_EVERY_MS,
     [get.path, JSON.stringify(request)],
   );
+  const waiting = error
+    ? html`<${Problem} error=${error} again=${again} />`
+    : html`<${Loading} what="an explanation" />`;
   return html`<div class="panel">
     <h2>Who answers, and why</h2>
-    ${!value && (error ? html`<${Problem} error=${error} again=${again} />` : html`<${Loading} what="an explanation" />`)}
-    ${value && error && html`<${Stale} error=${error} atMs=${atMs} now=${now} again=${again} />`}
-    ${
-      value &&
-      html`
-      <p>${sentence(value.reads)} ${sentence(value.freshness)}</p>
-      <ul class="plain">${(value.partitions ?? []).map((each) => html`<li key=${each.partition ?? 0}><strong>Partition ${each.partition ?? 0}</strong> ${ROUTES[each.route]}${each.gatewayId && html` by <strong>${each.gatewayId}</strong>`}<br /><span class="dim">${sentence(each.why)}</span>${each.replicas?.length > 0 && html`<br /><span class="dim">Held by ${each.replicas.map((replica) => replica.gatewayId || "this gateway").join(", ")}.</span>`}</li>`)}</ul>
-      ${(value.notPromised ?? []).map((text) => html`<p class="old" key=${text}>${text}</p>`)}`
-    }
+    ${value ? html`<${Stale} ...${{ error, atMs, now, again }} /><${Explanation} value=${value} />` : waiting}
   </div>`;
 }
 
-function Changes({ table, list, isLive }) {
+function Explanation({ value }) {
+  const line = ({ partition = 0, route, gatewayId, why, replicas = [] }) => {
+    const holders = replicas.map((replica) => replica.gatewayId || "this gateway").join(", ");
+    return html`<li key=${partition}>
+      <strong>Partition ${partition}</strong> ${ROUTES[route]}${gatewayId && html` by <strong>${gatewayId}</strong>`}
+      <br /><span class="dim">${sentence(why)}</span>
+      ${holders && html`<br /><span class="dim">Held by ${holders}.</span>`}
+    </li>`;
+  };
+  return html`<p>${sentence(value.reads)} ${sentence(value.freshness)}</p>
+    <ul class="plain">
+      ${(value.partitions ?? []).map(line)}
+    </ul>
+    ${(value.notPromised ?? []).map((text) => html`<p class="old" key=${text}>${text}</p>`)}`;
+}
+
+function Changes({ list, isLive }) {
+  const field = (change) => (column) => {
+    const [was, is] = [change.before, change.row].map((row) => cell(row[column.name], column));
+    return html`<br key=${column.name} /><span class="dim">${column.field}</span> ${was} → ${is}`;
+  };
+  const line = (change) => html`<li key=${change.id}>
+    <time>${clock(change.atMs)}</time> ${change.what}${change.fields.map(field(change))}
+  </li>`;
+  const shown = list.length
+    ? html`<ol class="plain log" aria-live="polite">
+        ${list.map(line)}
+      </ol>`
+    : html`<p class="dim">None yet.</p>`;
   return html`<div class="panel">
     <h2>Changes since you opened this</h2>
-    ${!isLive && html`<p class="dim">The contract has no Subscribe that takes a key, so changes do not appear by themselves.</p>`}
-    ${list.length ? html`<ol class="plain log" aria-live="polite">${list.map((change) => html`<li key=${change.id}><time>${clock(change.atMs)}</time> ${change.what}${change.fields.map((column) => html`<br key=${column.name} /><span class="dim">${column.field}</span> ${cell(change.before[column.name], column)} → ${cell(change.row[column.name], column)}`)}</li>`)}</ol>` : html`<p class="dim">None yet.</p>`}
+    ${!isLive && html`<p class="dim">The contract has no Subscribe that takes a key: changes do not appear here.</p>`}
+    ${shown}
   </div>`;
 }
 
@@ -136,9 +188,13 @@ function Commands({ get, request, dataPort }) {
     setCopied(true);
     setTimeout(() => setCopied(false), 1_500);
   };
+  const button = (each) => {
+    const choose = () => setName(each);
+    return html`<button key=${each} type="button" aria-pressed=${each === name} onClick=${choose}>${each}</button>`;
+  };
   return html`<div class="panel">
     <h2>Ask for it elsewhere</h2>
-    <div class="tabs" role="group" aria-label="Language">${Object.keys(commands).map((each) => html`<button key=${each} type="button" aria-pressed=${each === name} onClick=${() => setName(each)}>${each}</button>`)}</div>
+    <div class="tabs" role="group" aria-label="Language">${Object.keys(commands).map(button)}</div>
     <pre tabindex="0" aria-label=${name}>${commands[name]}</pre>
     ${navigator.clipboard && html`<button type="button" onClick=${copy}>${isCopied ? "Copied" : "Copy"}</button>`}
   </div>`;

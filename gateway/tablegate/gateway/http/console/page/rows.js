@@ -4,28 +4,45 @@ import { age, count, secondsSince } from "./format.js";
 import { Grid } from "./grid.js";
 import { keyTexts, OPERATORS, requestOf } from "./requests.js";
 import { keyOf, ROWS_MAX, useRows } from "./rowset.js";
-import { Empty, html, Loading, Problem } from "./ui.js";
+import { Empty, html, Loading, Problem, sentence, TableChoice } from "./ui.js";
 
 const KINDS = { range: "In order", get: "By key", scan: "Scan", subscribe: "Live" };
 
 export function Rows({ contracts, table: name, texts, now, go }) {
   const table = contracts.tables.find((each) => each.name === name);
-  if (!table) {
-    return html`<h1>Rows</h1><${Empty} title="There is no such table">The contracts of this gateway have no table “${name}”. Choose one of <a href="#/">those that it has</a>.<//>`;
-  }
+  if (!table) return html`<${NoTable} name=${name} />`;
+  const tables = contracts.tables.map((each) => each.name);
   const queries = table.queries.filter((query) => KINDS[query.kind]).sort(byUse);
-  const query =
-    queries.find((each) => methodOf(each) === texts.query) ?? queries.find(needsNothing) ?? queries[0];
-  const choice = html`<label class="choice">Table <select value=${name} onChange=${(event) => go(`/rows/${encodeURIComponent(event.target.value)}`)}>${contracts.tables.map((each) => html`<option key=${each.name} value=${each.name}>${each.name}</option>`)}</select></label>`;
-  const address = (method, more = {}) =>
-    `/rows/${encodeURIComponent(name)}?${new URLSearchParams({ query: method, ...more })}`;
-  const head = html`<div class="head"><h1>Rows of ${name}</h1>${choice}</div>`;
-  if (!query)
-    return html`${head}<${Empty} title="This table cannot be asked for rows">Its contract has neither a Get, nor a Range, a Scan or a Subscribe.<//>`;
+  const query = queries.find((each) => methodOf(each) === texts.query) ?? queries.find(needsNothing) ?? queries[0];
+  const head = html`<div class="head">
+    <h1>Rows of ${name}</h1>
+    <${TableChoice} screen="rows" table=${name} tables=${tables} go=${go} />
+  </div>`;
+  if (!query) return html`${head} <${NoQuery} />`;
+  const address = (asked, more = {}) =>
+    `/rows/${encodeURIComponent(name)}?${new URLSearchParams({ query: methodOf(asked), ...more })}`;
+  const tab = (each) => {
+    const isCurrent = each === query ? "true" : undefined;
+    return html`<a key=${each.path} href=${`#${address(each)}`} aria-current=${isCurrent}>${labelOf(each)}</a>`;
+  };
+  const ask = (more) => go(address(query, more));
   return html`${head}
-    <nav class="tabs" aria-label="Queries">${queries.map((each) => html`<a key=${each.path} href=${`#${address(methodOf(each))}`} aria-current=${each === query ? "true" : undefined}>${labelOf(each)}</a>`)}</nav>
+    <nav class="tabs" aria-label="Queries">${queries.map(tab)}</nav>
     <p class="dim">${query.about} <code>${methodOf(query)}</code></p>
-    <${Asked} key=${query.path} table=${table} query=${query} texts=${texts} now=${now} ask=${(more) => go(address(methodOf(query), more))} />`;
+    <${Asked} key=${query.path} ...${{ table, query, texts, now, ask }} />`;
+}
+
+function NoTable({ name }) {
+  return html`<h1>Rows</h1>
+    <${Empty} title="There is no such table">
+      The contracts of this gateway have no table “${name}”. Choose one of <a href="#/">those that it has</a>.
+    <//>`;
+}
+
+function NoQuery() {
+  return html`<${Empty} title="This table cannot be asked for rows">
+    Its contract has neither a Get, nor a Range, a Scan or a Subscribe.
+  <//>`;
 }
 
 function byUse(one, other) {
@@ -50,8 +67,11 @@ function Asked({ table, query, texts, now, ask }) {
   const missing = query.params.filter((param) => param.required && !texts[param.name]);
   const request = requestOf(query, texts);
   const { set, error, again, more } = useRows(table, missing.length ? null : query, request);
-  return html`<${Form} query=${query} texts=${texts} ask=${ask} />
-    ${missing.length ? html`<${Empty} title="What are you looking for?">This query needs ${missing.map((param) => param.label).join(" and ")}: fill it in above.<//>` : html`<${Found} table=${table} query=${query} set=${set} error=${error} again=${again} more=${more} now=${now} />`}`;
+  const needed = missing.map((param) => param.label).join(" and ");
+  const shown = needed
+    ? html`<${Empty} title="What are you looking for?">This query needs ${needed}: fill it in above.<//>`
+    : html`<${Found} ...${{ table, query, set, error, again, more, now }} />`;
+  return html`<${Form} query=${query} texts=${texts} ask=${ask} /> ${shown}`;
 }
 
 // What is typed stays in the fields until it is searched for: then it is in the address.
@@ -95,17 +115,42 @@ function Found({ table, query, set, error, again, more, now }) {
   const rows = set.all();
   if (!rows.length && error) return html`<${Problem} error=${error} again=${again} />`;
   if (!rows.length && !set.isWhole) return html`<${Loading} what="rows" />`;
-  if (!rows.length) {
-    return html`<${Empty} title="No rows">No row is like that${query.kind === "subscribe" ? " now; it appears here when there is one" : ". Change what you look for, or look at the table's state: it may be empty"}.<//>`;
-  }
-  const keys = table.columns.filter((column) => table.key.includes(column.name));
-  const columns = [...keys, ...table.columns.filter((column) => !table.key.includes(column.name))];
+  if (!rows.length) return html`<${NoRows} isLive=${query.kind === "subscribe"} />`;
+  const isKey = (column) => table.key.includes(column.name);
+  const columns = [...table.columns.filter(isKey), ...table.columns.filter((column) => !isKey(column))];
   const get = table.queries.find((each) => each.kind === "get" && !each.index);
   const link = get && ((row) => `#/row/${encodeURIComponent(table.name)}?${new URLSearchParams(keyTexts(get, row))}`);
-  return html`<p class="found" role="status"><strong>${count(rows.length)}</strong> ${rows.length === 1 ? "row" : "rows"}${aboutOf(query, set, error)}${set.asOf && html`<span class="dim">, ${age(secondsSince(set.asOf, now))} old at most</span>`}</p>
-    ${error && html`<div class="banner" role="status"><strong>The stream is broken.</strong> ${error.message}. These rows are of before; it goes on by itself where it was. <button type="button" onClick=${again}>Try now</button></div>`}
-    ${set.isFull && html`<div class="banner" role="status"><strong>There are more.</strong> The console keeps ${count(ROWS_MAX)} rows: look for fewer.</div>`}
-    <${Grid} label=${`Rows of ${table.name}`} columns=${columns} rows=${rows} total=${set.isWhole ? rows.length + 1 : null} link=${link} isChanged=${(row) => set.isChanged(keyOf(table, row), now)} onEnd=${more} />`;
+  const isChanged = (row) => set.isChanged(keyOf(table, row), now);
+  const total = set.isWhole ? rows.length + 1 : null;
+  const old = set.asOf && html`<span class="dim">, ${age(secondsSince(set.asOf, now))} old at most</span>`;
+  const isStream = query.kind === "subscribe" || query.kind === "scan";
+  const name = rows.length === 1 ? "row" : "rows";
+  return html`<p class="found" role="status">
+      <strong>${count(rows.length)}</strong> ${name}${aboutOf(query, set, error)}${old}
+    </p>
+    ${error && html`<${Broken} ...${{ error, again, isStream }} />`} ${set.isFull && html`<${Full} />`}
+    <${Grid} label=${`Rows of ${table.name}`} onEnd=${more} ...${{ columns, rows, total, link, isChanged }} />`;
+}
+
+function NoRows({ isLive }) {
+  const advice = isLive
+    ? "It appears here when there is one."
+    : "Change what you look for, or look at the state of the table: it may be empty.";
+  return html`<${Empty} title="No rows">No row is like that. ${advice}<//>`;
+}
+
+function Broken({ error, again, isStream }) {
+  return html`<div class="banner" role="status">
+    <strong>${isStream ? "The stream is broken." : "The next rows did not come."}</strong> ${sentence(error.message)}${" "}
+    These rows are of before.${isStream && " It goes on by itself where it was."}
+    <button type="button" onClick=${again}>Try now</button>
+  </div>`;
+}
+
+function Full() {
+  return html`<div class="banner" role="status">
+    <strong>There are more.</strong> The console keeps ${count(ROWS_MAX)} rows: look for fewer.
+  </div>`;
 }
 
 function aboutOf(query, set, error) {

@@ -21,6 +21,7 @@ class RowSet {
   resumeToken = "";
   asOf = null;
   isLoading = false;
+  broken = null; // why the next page did not come
   list = null;
 
   put(table, row, nowMs) {
@@ -85,10 +86,19 @@ export function useRows(table, query, request) {
   );
   const more = () => {
     const { current } = set;
-    if (!current.pageToken || current.isLoading || current.rows.size >= ROWS_MAX) return;
-    page(current, table, query, request).then(change, change);
+    if (!current.pageToken || current.isLoading || current.broken || current.rows.size >= ROWS_MAX) return;
+    page(current, table, query, request)
+      .catch((broken) => (current.broken = broken))
+      .then(change);
   };
-  return { set: set.current, error, again, more };
+  const goOn = () => {
+    const { kind } = set.current.broken;
+    set.current.broken = null;
+    if (kind === "lost" || kind === "away") more();
+    else again(); // where the page would have begun is no place any more
+  };
+  const { broken } = set.current;
+  return { set: set.current, error: error ?? broken, again: broken ? goOn : again, more };
 }
 
 async function read(set, table, query, request, signal, change) {
@@ -97,6 +107,7 @@ async function read(set, table, query, request, signal, change) {
     return;
   }
   set.clear();
+  set.broken = null;
   if (query.kind === "range") {
     set.pageToken = "";
     await page(set, table, query, request, signal);
@@ -168,7 +179,12 @@ async function subscribe(set, table, query, request, signal, change) {
     }
     change();
   };
-  await stream(query.path, { ...request, ...options }, onMessage, signal);
+  try {
+    await stream(query.path, { ...request, ...options }, onMessage, signal);
+  } catch (error) {
+    if (error.kind !== "wrong" || !set.resumeToken) throw error;
+    set.resumeToken = ""; // it is of another life of the table: begin anew
+  }
 }
 
 function forever(signal) {

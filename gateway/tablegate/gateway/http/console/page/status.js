@@ -39,16 +39,17 @@ export function summary(table, now) {
   const partitions = table.partitions ?? [];
   const ages = partitions.map((partition) => secondsSince(partition.asOfTime, now)).filter((age) => age != null);
   return {
-    lag: partitions.reduce(
-      (total, each) => total + Math.max(0, Number(each.endOffset ?? 0) - Number(each.nextOffset ?? 0)),
-      0,
-    ),
+    lag: partitions.reduce((total, each) => total + lagOf(each), 0),
     age: ages.length ? Math.max(...ages) : null,
     rate: ratesOf(table.table).at(-1) ?? null,
     setAside: (table.poison ?? []).reduce((total, each) => total + Number(each.count), 0),
     here: partitions.length,
     of: table.manifest?.partitionCount ?? partitions.length,
   };
+}
+
+function lagOf({ endOffset = 0, nextOffset = 0 }) {
+  return Math.max(0, Number(endOffset) - Number(nextOffset));
 }
 
 export function stateOf(table) {

@@ -9,45 +9,80 @@ import { Empty, html, usePolled } from "./ui.js";
 const COUNT_EVERY_MS = 15_000;
 const OLD_S = 30; // a marker of progress comes every few seconds: what is older than this has a reason
 
-export function Tables({ status, contracts, now }) {
+const HEADS = [
+  ["Table"],
+  ["State"],
+  ["Rows", "number"],
+  ["Age", "number"],
+  ["Lag", "number"],
+  ["Records applied per second"],
+  ["Set aside", "number"],
+  ["Partitions here"],
+];
+
+// `serverNow`: the time by the clock of the gateway, as far as its status tells.
+export function Tables({ status, contracts, serverNow }) {
   const tables = status.tables ?? [];
   const counts = useCounts(contracts);
-  if (!tables.length) {
-    return html`<${Empty} title="No tables yet">The gateway has no status of any table: its replicator has just begun, or is away. Its log says which.<//>`;
-  }
+  if (!tables.length) return html`<${NoTables} />`;
   return html`<h1>Tables</h1>
     <div class="scroll" tabindex="0" role="region" aria-label="Tables">
       <table class="list cards">
         <thead>
-          <tr><th scope="col">Table</th><th scope="col">State</th><th scope="col" class="number">Rows</th><th scope="col" class="number">Age</th><th scope="col" class="number">Lag</th><th scope="col">Records applied per second</th><th scope="col" class="number">Set aside</th><th scope="col">Partitions here</th></tr>
+          <tr>
+            ${HEADS.map(([name, kind]) => html`<th key=${name} scope="col" class=${kind}>${name}</th>`)}
+          </tr>
         </thead>
         <tbody>
-          ${tables.map((table) => html`<${Line} key=${table.table} table=${table} rows=${counts[table.table]} about=${aboutOf(contracts, table.table)} now=${now} />`)}
+          ${tables.map((table) => {
+            const about = contracts?.tables.find((each) => each.name === table.table)?.about;
+            const rows = counts[table.table];
+            return html`<${Line} key=${table.table} ...${{ table, rows, about, serverNow }} />`;
+          })}
         </tbody>
       </table>
     </div>
-    <p class="hint">Rows: of tables whose contract has a Count. Age: nothing that was committed to the changelog before it is missing here. Set aside: records that could not be applied, since the replicator began.</p>`;
+    <p class="hint">
+      Rows: of tables whose contract has a Count. Age: nothing that was committed to the changelog before it is missing
+      here. Set aside: records that could not be applied, since the replicator began.
+    </p>`;
 }
 
-function Line({ table, rows, about, now }) {
+export function NoTables() {
+  return html`<${Empty} title="No tables yet">
+    The gateway has no status of any table: its replicator has just begun, or is away. Its log says which.
+  <//>`;
+}
+
+function Line({ table, rows, about, serverNow }) {
   const state = stateOf(table);
-  const { lag, age: seconds, rate: perSecond, setAside, here, of } = summary(table, now);
+  const { lag, age: seconds, rate: perSecond, setAside, here, of } = summary(table, serverNow);
   const name = encodeURIComponent(table.table);
   const why = table.fault || table.problem || table.repairProblem;
+  const restoring = `${short(table.restoreRowsPerSecond)} rows/s, ${age(table.restoreSecondsLeft)} left`;
+  const mapLabel = `${here} of ${of} partitions of ${table.table}: see the map`;
   return html`<tr>
-    <th scope="row"><a href=${`#/rows/${name}`}>${table.table}</a>${about && html`<span class="about">${about}</span>`}${why && html`<span class="why">${why}</span>`}</th>
-    <td data-label="State"><span class=${`pill ${state.tone}`}>${state.name}</span>${table.restoreSecondsLeft > 0 && html`<span class="about">${short(table.restoreRowsPerSecond)} rows/s, ${age(table.restoreSecondsLeft)} left</span>`}</td>
+    <th scope="row">
+      <a href=${`#/rows/${name}`}>${table.table}</a>
+      ${about && html`<span class="about">${about}</span>`}
+      ${why && html`<span class="why">${why}</span>`}
+    </th>
+    <td data-label="State">
+      <span class=${`pill ${state.tone}`}>${state.name}</span>
+      ${table.restoreSecondsLeft > 0 && html`<span class="about">${restoring}</span>`}
+    </td>
     <td data-label="Rows" class="number">${count(rows)}</td>
     <td data-label="Age" class=${`number ${seconds > OLD_S ? "old" : ""}`}>${age(seconds)}</td>
     <td data-label="Lag" class="number">${count(lag)}</td>
-    <td data-label="Applied per second" class="wide"><span class="figure">${rate(perSecond)}</span><${Plot} values=${ratesOf(table.table)} label=${`records of ${table.table} applied per second, of late`} /></td>
+    <td data-label="Applied per second" class="wide">
+      <span class="figure">${rate(perSecond)}</span>
+      <${Plot} values=${ratesOf(table.table)} label=${`records of ${table.table} applied per second, of late`} />
+    </td>
     <td data-label="Set aside" class=${`number ${setAside ? "old" : ""}`}>${count(setAside)}</td>
-    <td data-label="Partitions here">${of ? html`<a href=${`#/map/${name}`} aria-label=${`${here} of ${of} partitions of ${table.table}: see the map`}>${here} of ${of}</a>` : NONE}</td>
+    <td data-label="Partitions here">
+      ${of ? html`<a href=${`#/map/${name}`} aria-label=${mapLabel}>${here} of ${of}</a>` : NONE}
+    </td>
   </tr>`;
-}
-
-function aboutOf(contracts, table) {
-  return contracts?.tables.find((each) => each.name === table)?.about;
 }
 
 // How many rows each table has, of those with a Count that needs nothing; by table.

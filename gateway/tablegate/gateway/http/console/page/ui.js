@@ -9,6 +9,7 @@ export const html = htm.bind(h);
 
 const RETRY_MS = 1_000;
 const RETRY_MS_MAX = 8_000;
+const FINAL = new Set(["refused", "absent", "wrong"]); // to ask again would be answered the same
 export const STALE_MS = 8_000; // four polls have failed
 
 function sleep(ms, signal) {
@@ -71,7 +72,7 @@ export function useStream(open, parts) {
         } catch (broken) {
           if (signal.aborted) return;
           setError(broken);
-          if (broken.kind === "refused" || broken.kind === "absent") return;
+          if (FINAL.has(broken.kind)) return;
         }
         waitMs = Date.now() - beganMs > RETRY_MS_MAX ? RETRY_MS : Math.min(waitMs * 2, RETRY_MS_MAX);
         await sleep(waitMs, signal);
@@ -103,6 +104,17 @@ export function Empty({ title, children }) {
   return html`<div class="notice empty"><p class="title">${title}</p><p>${children}</p></div>`;
 }
 
+// A choice of one table; `screen` is where it leads.
+export function TableChoice({ table, tables, screen, go }) {
+  const choose = (event) => go(`/${screen}/${encodeURIComponent(event.target.value)}`);
+  return html`<label class="choice">
+    Table${" "}
+    <select value=${table} onChange=${choose}>
+      ${tables.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
+    </select>
+  </label>`;
+}
+
 // What went wrong, and what to do.
 export function Problem({ error, again }) {
   if (error.kind === "refused") return html`<${Refused} error=${error} again=${again} />`;
@@ -123,6 +135,11 @@ const PROBLEMS = {
     title: "This is not served here",
     advice: "Open the console of the admin port, or start the gateway with --reflection.",
   },
+  away: {
+    title: "Nobody can answer this now",
+    advice: "It is tried again by itself. The map says who has which partition.",
+  },
+  wrong: { title: "The gateway refuses this request", advice: "Change what you ask for." },
   failed: { title: "The gateway could not answer this", advice: "Change what you ask for, or try again." },
 };
 
@@ -138,10 +155,16 @@ function Refused({ error, again }) {
     again?.();
     dispatchEvent(new Event("credential"));
   };
+  const advice = hasCredential()
+    ? "Show another credential, or ask the operator for the right."
+    : "Show a token or an API key: it stays in this tab, and ends with it.";
   return html`<form class="notice refused" role="alert" onSubmit=${show}>
     <p class="title">You may not see this</p>
-    <p>${sentence(error.message)} ${hasCredential() ? "Show another credential, or ask the operator for the right." : "Show a token or an API key: it stays in this tab, and ends with it."}</p>
-    <label>Token or API key <input ref=${input} type="password" name="credential" autocomplete="off" required /></label>
+    <p>${sentence(error.message)} ${advice}</p>
+    <label>
+      Token or API key
+      <input ref=${input} type="password" name="credential" autocomplete="off" required />
+    </label>
     <button type="submit">Show it</button>
   </form>`;
 }
@@ -152,7 +175,8 @@ export function Stale({ error, atMs, now, again }) {
   if (error.kind === "refused") return html`<${Problem} error=${error} again=${again} />`;
   const seconds = Math.round((now - atMs) / 1_000);
   return html`<div class="banner" role="status">
-    <strong>${seconds} s old.</strong> ${sentence(error.message)} What you see is of before; it is asked for again by itself.
+    <strong>${seconds} s old.</strong> ${sentence(error.message)} What you see is of before; it is asked for again by
+    itself.
     ${again && html`<button type="button" onClick=${again}>Try now</button>`}
   </div>`;
 }
