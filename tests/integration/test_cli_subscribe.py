@@ -127,6 +127,16 @@ def test_only_changes(door: RatingsServer) -> None:
     command.end()
 
 
+def test_rows_have_the_fields_that_were_asked_for(door: RatingsServer) -> None:
+    command = Command(door, "--fields", "ratingCount")
+    _, *rows, _ = command.until("current")
+    assert {tuple(event["row"]) for event in rows} == {("movie_id", "rating_count")}
+    door.put([4])
+    upsert, _ = command.until("current")
+    assert (upsert["row"]["movie_id"], upsert["row"].keys()) == ("4", {"movie_id", "rating_count"})
+    command.end()
+
+
 def _run(*words: str) -> Result:
     return CliRunner().invoke(COMMAND, ["subscribe", *words])
 
@@ -136,6 +146,7 @@ def _run(*words: str) -> Result:
     [
         (["nothing"], 'this gateway has no table "nothing": it has ratings'),
         (["ratings", "movie=3"], 'SubscribeRatingsRequest has no field "movie"'),
+        (["ratings", "--fields", "mean"], 'field "--fields": names "mean", and Rating has no such'),
         (["ratings", "--resume", "TMP/junk"], "has no token for this gateway, table and fields: delete it"),
         (["ratings", "--resume", "TMP/binary"], "is not a token file"),
         (["ratings", "--resume", "/proc/none/token"], '"/proc/none/token" cannot be used for --resume'),
@@ -226,6 +237,17 @@ def test_the_view_fits(view: LiveView, clock: Clock, height: int, count: int) ->
     assert len(lines) < height
     assert all(len(line) <= 80 for line in lines)
     assert len(lines) == 3 + min(count, 200, height - 4)
+
+
+def test_the_view_has_the_columns_that_were_asked_for(clock: Clock) -> None:
+    row = catalogue_of().tables["ratings"].row
+    view = LiveView("ratings", row, {"movie_id": None, "rating_count": None}, clock=clock, now=clock.now)
+    _fill(view, 1)
+    view.apply(_current(clock))
+    assert [line.split() for line in _lines(view)[2:]] == [
+        ["movie_id", "rating_count"],
+        ["0", str(rating(0).rating_count)],
+    ]
 
 
 def test_rows_that_changed_last_are_shown_in_order_and_marked(view: LiveView, clock: Clock) -> None:

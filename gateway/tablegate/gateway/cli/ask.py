@@ -155,6 +155,7 @@ def subscribe(
     changes_only: Annotated[
         bool, typer.Option("--changes-only", help="Show only changes from now on, without the current rows.")
     ] = False,
+    fields: Fields = None,
     address: Address = LOCAL,
     as_json: Annotated[
         bool,
@@ -182,8 +183,18 @@ def subscribe(
 
     as_lines = as_json or not sys.stdout.isatty()
     with gateway_at(address) as gateway:
+        mask = _Mask(gateway, table, fields)
         try:
-            follow(gateway, table, given or [], as_json=as_lines, resume=resume, changes_only=changes_only)
+            follow(
+                gateway,
+                table,
+                given or [],
+                as_json=as_lines,
+                resume=resume,
+                changes_only=changes_only,
+                mask=mask.paths,
+                wanted=mask.wanted,
+            )
         except AskError as error:
             fail(error)
 

@@ -369,16 +369,23 @@ class Gateway:
         return number
 
     def subscribe(
-        self, table: str, arguments: Sequence[str], *, tokens: "TokenStore", changes_only: bool
+        self,
+        table: str,
+        arguments: Sequence[str],
+        *,
+        tokens: "TokenStore",
+        changes_only: bool,
+        mask: Sequence[str] = (),
     ) -> "Subscription":
         """Return a subscription that resumes at the token in `tokens`. Iterating it raises `SubscribeError`.
 
-        `changes_only`: without a token, start with no snapshot.
+        `changes_only`: without a token, start with no snapshot. Of each row comes what `mask` names.
         """
         from tablegate.client import subscribe
 
         query = _query(self.catalogue(), table, SubscribeQuery, "Subscribe")
         request = _message(query.request_class(), _fields(arguments))
+        _set_mask(query, request, mask)
         if changes_only:
             getattr(request, query.subscribe_options.name).start = query_pb2.SUBSCRIBE_START_LIVE
         method = self._channel.unary_stream(

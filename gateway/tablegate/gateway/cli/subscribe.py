@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.descriptor import Descriptor
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -39,6 +39,9 @@ from tablegate.client.rows import Rows
 from tablegate.gateway.cli import show
 from tablegate.gateway.cli.connecting import AskError, Gateway
 
+if TYPE_CHECKING:  # as in `ask`
+    from tablegate.gateway.query.masks import Wanted
+
 REFRESHES_PER_S = 4
 HIGHLIGHT_S = 1.5  # how long a changed row is highlighted
 RATE_S = 5.0  # window of the changes per second
@@ -48,20 +51,29 @@ LINES_MIN = 1
 
 
 def follow(
-    gateway: Gateway, table: str, fields: list[str], *, as_json: bool, resume: Path | None, changes_only: bool
+    gateway: Gateway,
+    table: str,
+    arguments: list[str],
+    *,
+    as_json: bool,
+    resume: Path | None,
+    changes_only: bool,
+    mask: Sequence[str] = (),
+    wanted: "Wanted | None" = None,
 ) -> None:
     """Show the table's rows and then their changes until Ctrl-C; raise `AskError`.
 
+    `mask`: the fields of rows that are asked for; `wanted`: what is shown of them, with the key. None: all.
     `resume` is a file. It is read at the start, and then holds the token of the last event that was shown.
     """
     tokens = TokenMemory() if resume is None else TokenFile(resume)
     with _ask_errors(resume), _until_interrupted():
-        subscription = gateway.subscribe(table, fields, tokens=tokens, changes_only=changes_only)
+        subscription = gateway.subscribe(table, arguments, tokens=tokens, changes_only=changes_only, mask=mask)
         with closing(subscription):
             if as_json:
-                print_events(subscription)
+                print_events(subscription, wanted)
             else:
-                _show_events(LiveView(table, gateway.catalogue().tables[table].row), subscription)
+                _show_events(LiveView(table, gateway.catalogue().tables[table].row, wanted), subscription)
 
 
 @contextmanager
@@ -101,16 +113,16 @@ def _show_events(view: "LiveView", events: Subscription) -> None:
             view.apply(event)
 
 
-def print_events(events: Iterator[Event]) -> None:
-    """Print one JSON object per event, and flush it."""
+def print_events(events: Iterator[Event], wanted: "Wanted | None" = None) -> None:
+    """Print one JSON object per event, and flush it. `wanted`: what of rows; None: all."""
     for event in events:
-        print(json.dumps(_event_to_dict(event)), flush=True)
+        print(json.dumps(_event_to_dict(event, wanted)), flush=True)
 
 
-def _event_to_dict(event: Event) -> dict[str, Any]:
+def _event_to_dict(event: Event, wanted: "Wanted | None") -> dict[str, Any]:
     match event:
         case Upsert(_, row):
-            return {"event": "upsert", "row": show.to_dict(row)}
+            return {"event": "upsert", "row": show.to_dict(row, wanted)}
         case Delete(_, message):
             return {"event": "delete", "key": show.to_dict(message)}
         case Reset(token):
@@ -128,20 +140,22 @@ def _event_to_dict(event: Event) -> dict[str, Any]:
 class LiveView:
     """A table on a terminal that follows a subscription. One thread applies events; another may render.
 
-    If not all rows fit, those that changed last are shown. `row` is the type of the rows; `clock` returns seconds,
-    `now` the time in UTC.
+    If not all rows fit, those that changed last are shown. `row` is the type of the rows, and `wanted` what is shown of
+    them, None for all; `clock` returns seconds, `now` the time in UTC.
     """
 
     def __init__(
         self,
         name: str,
         row: Descriptor,
+        wanted: "Wanted | None" = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._name = name
         self._row = row
+        self._wanted = wanted
         self._clock = clock
         self._now = now
         self._lock = threading.Lock()
@@ -206,14 +220,14 @@ class LiveView:
         return sorted(list(self._changed)[-wanted:] if wanted else [])
 
     def _table(self, shown: Sequence[Key]) -> Table:
-        table = show.empty_table(self._row)
+        table = show.empty_table(self._row, self._wanted)
         for column in table.columns:
             column.no_wrap, column.overflow = True, "ellipsis"
         fresh_s = self._clock() - HIGHLIGHT_S
         for key in shown:
             changed_s = self._changed[key]
             is_fresh = changed_s is not None and changed_s >= fresh_s
-            table.add_row(*show.cells(self._rows[key]), style="bold green" if is_fresh else None)
+            table.add_row(*show.cells(self._rows[key], self._wanted), style="bold green" if is_fresh else None)
         return table
 
     def _status(self, shown: int) -> Text:
