@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18tablegate/v1/query.proto\x12\x0ctablegate.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf8\x01\n\x0bReadOptions\x12\x1a\n\x10minimize_latency\x18\x01 \x01(\x08H\x00\x12\x12\n\x08\x61t_least\x18\x02 \x01(\tH\x00\x12\x37\n\x0f\x61t_least_source\x18\x03 \x01(\x0b\x32\x1c.tablegate.v1.SourcePositionH\x00\x12\x32\n\rmax_staleness\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationH\x00\x12\x10\n\x06latest\x18\x05 \x01(\x08H\x00\x12+\n\x08max_wait\x18\x08 \x01(\x0b\x32\x19.google.protobuf.DurationB\r\n\x0b\x63onsistency\"=\n\x0eSourcePosition\x12+\n\x06topics\x18\x01 \x03(\x0b\x32\x1b.tablegate.v1.TopicPosition\"\x89\x01\n\rTopicPosition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x39\n\x07offsets\x18\x02 \x03(\x0b\x32(.tablegate.v1.TopicPosition.OffsetsEntry\x1a.\n\x0cOffsetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"U\n\x08ReadInfo\x12\x19\n\x11\x63onsistency_token\x18\x01 \x01(\t\x12.\n\nas_of_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"2\n\x0bScanOptions\x12\x14\n\x0cresume_token\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x03\"O\n\x0cScanProgress\x12\x14\n\x0cresume_token\x18\x01 \x01(\t\x12)\n\tread_info\x18\x02 \x01(\x0b\x32\x16.tablegate.v1.ReadInfo\"\x8b\x01\n\x10SubscribeOptions\x12\x14\n\x0cresume_token\x18\x01 \x01(\t\x12+\n\x05start\x18\x02 \x01(\x0e\x32\x1c.tablegate.v1.SubscribeStart\x12\x34\n\x11progress_interval\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x81\x01\n\x11SubscribeProgress\x12+\n\x05phase\x18\x01 \x01(\x0e\x32\x1c.tablegate.v1.SubscribePhase\x12\x14\n\x0cresume_token\x18\x02 \x01(\t\x12)\n\tread_info\x18\x03 \x01(\x0b\x32\x16.tablegate.v1.ReadInfo*I\n\x05Order\x12\x15\n\x11ORDER_UNSPECIFIED\x10\x00\x12\x13\n\x0fORDER_ASCENDING\x10\x01\x12\x14\n\x10ORDER_DESCENDING\x10\x02*i\n\x0eSubscribeStart\x12\x1f\n\x1bSUBSCRIBE_START_UNSPECIFIED\x10\x00\x12\x1c\n\x18SUBSCRIBE_START_SNAPSHOT\x10\x01\x12\x18\n\x14SUBSCRIBE_START_LIVE\x10\x02*\x8a\x01\n\x0eSubscribePhase\x12\x1f\n\x1bSUBSCRIBE_PHASE_UNSPECIFIED\x10\x00\x12\x19\n\x15SUBSCRIBE_PHASE_RESET\x10\x01\x12\x1f\n\x1bSUBSCRIBE_PHASE_CATCHING_UP\x10\x02\x12\x1b\n\x17SUBSCRIBE_PHASE_CURRENT\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18tablegate/v1/query.proto\x12\x0ctablegate.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf8\x01\n\x0bReadOptions\x12\x1a\n\x10minimize_latency\x18\x01 \x01(\x08H\x00\x12\x12\n\x08\x61t_least\x18\x02 \x01(\tH\x00\x12\x37\n\x0f\x61t_least_source\x18\x03 \x01(\x0b\x32\x1c.tablegate.v1.SourcePositionH\x00\x12\x32\n\rmax_staleness\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationH\x00\x12\x10\n\x06latest\x18\x05 \x01(\x08H\x00\x12+\n\x08max_wait\x18\x08 \x01(\x0b\x32\x19.google.protobuf.DurationB\r\n\x0b\x63onsistency\"=\n\x0eSourcePosition\x12+\n\x06topics\x18\x01 \x03(\x0b\x32\x1b.tablegate.v1.TopicPosition\"\x89\x01\n\rTopicPosition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x39\n\x07offsets\x18\x02 \x03(\x0b\x32(.tablegate.v1.TopicPosition.OffsetsEntry\x1a.\n\x0cOffsetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"U\n\x08ReadInfo\x12\x19\n\x11\x63onsistency_token\x18\x01 \x01(\t\x12.\n\nas_of_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"B\n\x0bScanOptions\x12\x14\n\x0cresume_token\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x03\x12\x0e\n\x06slices\x18\x03 \x01(\x05\"e\n\x0cScanProgress\x12\x14\n\x0cresume_token\x18\x01 \x01(\t\x12)\n\tread_info\x18\x02 \x01(\x0b\x32\x16.tablegate.v1.ReadInfo\x12\x14\n\x0cslice_tokens\x18\x03 \x03(\t\"\x8b\x01\n\x10SubscribeOptions\x12\x14\n\x0cresume_token\x18\x01 \x01(\t\x12+\n\x05start\x18\x02 \x01(\x0e\x32\x1c.tablegate.v1.SubscribeStart\x12\x34\n\x11progress_interval\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x81\x01\n\x11SubscribeProgress\x12+\n\x05phase\x18\x01 \x01(\x0e\x32\x1c.tablegate.v1.SubscribePhase\x12\x14\n\x0cresume_token\x18\x02 \x01(\t\x12)\n\tread_info\x18\x03 \x01(\x0b\x32\x16.tablegate.v1.ReadInfo*I\n\x05Order\x12\x15\n\x11ORDER_UNSPECIFIED\x10\x00\x12\x13\n\x0fORDER_ASCENDING\x10\x01\x12\x14\n\x10ORDER_DESCENDING\x10\x02*i\n\x0eSubscribeStart\x12\x1f\n\x1bSUBSCRIBE_START_UNSPECIFIED\x10\x00\x12\x1c\n\x18SUBSCRIBE_START_SNAPSHOT\x10\x01\x12\x18\n\x14SUBSCRIBE_START_LIVE\x10\x02*\x8a\x01\n\x0eSubscribePhase\x12\x1f\n\x1bSUBSCRIBE_PHASE_UNSPECIFIED\x10\x00\x12\x19\n\x15SUBSCRIBE_PHASE_RESET\x10\x01\x12\x1f\n\x1bSUBSCRIBE_PHASE_CATCHING_UP\x10\x02\x12\x1b\n\x17SUBSCRIBE_PHASE_CURRENT\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,12 +35,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TOPICPOSITION_OFFSETSENTRY']._loaded_options = None
   _globals['_TOPICPOSITION_OFFSETSENTRY']._serialized_options = b'8\001'
-  _globals['_ORDER']._serialized_start=1055
-  _globals['_ORDER']._serialized_end=1128
-  _globals['_SUBSCRIBESTART']._serialized_start=1130
-  _globals['_SUBSCRIBESTART']._serialized_end=1235
-  _globals['_SUBSCRIBEPHASE']._serialized_start=1238
-  _globals['_SUBSCRIBEPHASE']._serialized_end=1376
+  _globals['_ORDER']._serialized_start=1093
+  _globals['_ORDER']._serialized_end=1166
+  _globals['_SUBSCRIBESTART']._serialized_start=1168
+  _globals['_SUBSCRIBESTART']._serialized_end=1273
+  _globals['_SUBSCRIBEPHASE']._serialized_start=1276
+  _globals['_SUBSCRIBEPHASE']._serialized_end=1414
   _globals['_READOPTIONS']._serialized_start=108
   _globals['_READOPTIONS']._serialized_end=356
   _globals['_SOURCEPOSITION']._serialized_start=358
@@ -52,11 +52,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_READINFO']._serialized_start=561
   _globals['_READINFO']._serialized_end=646
   _globals['_SCANOPTIONS']._serialized_start=648
-  _globals['_SCANOPTIONS']._serialized_end=698
-  _globals['_SCANPROGRESS']._serialized_start=700
-  _globals['_SCANPROGRESS']._serialized_end=779
-  _globals['_SUBSCRIBEOPTIONS']._serialized_start=782
-  _globals['_SUBSCRIBEOPTIONS']._serialized_end=921
-  _globals['_SUBSCRIBEPROGRESS']._serialized_start=924
-  _globals['_SUBSCRIBEPROGRESS']._serialized_end=1053
+  _globals['_SCANOPTIONS']._serialized_end=714
+  _globals['_SCANPROGRESS']._serialized_start=716
+  _globals['_SCANPROGRESS']._serialized_end=817
+  _globals['_SUBSCRIBEOPTIONS']._serialized_start=820
+  _globals['_SUBSCRIBEOPTIONS']._serialized_end=959
+  _globals['_SUBSCRIBEPROGRESS']._serialized_start=962
+  _globals['_SUBSCRIBEPROGRESS']._serialized_end=1091
 # @@protoc_insertion_point(module_scope)

@@ -86,20 +86,24 @@ class ReadInfo(_message.Message):
     def __init__(self, consistency_token: _Optional[str] = ..., as_of_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ScanOptions(_message.Message):
-    __slots__ = ("resume_token", "limit")
+    __slots__ = ("resume_token", "limit", "slices")
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    SLICES_FIELD_NUMBER: _ClassVar[int]
     resume_token: str
     limit: int
-    def __init__(self, resume_token: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    slices: int
+    def __init__(self, resume_token: _Optional[str] = ..., limit: _Optional[int] = ..., slices: _Optional[int] = ...) -> None: ...
 
 class ScanProgress(_message.Message):
-    __slots__ = ("resume_token", "read_info")
+    __slots__ = ("resume_token", "read_info", "slice_tokens")
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     READ_INFO_FIELD_NUMBER: _ClassVar[int]
+    SLICE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     resume_token: str
     read_info: ReadInfo
-    def __init__(self, resume_token: _Optional[str] = ..., read_info: _Optional[_Union[ReadInfo, _Mapping]] = ...) -> None: ...
+    slice_tokens: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, resume_token: _Optional[str] = ..., read_info: _Optional[_Union[ReadInfo, _Mapping]] = ..., slice_tokens: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SubscribeOptions(_message.Message):
     __slots__ = ("resume_token", "start", "progress_interval")

@@ -243,3 +243,20 @@ def test_a_table_that_is_rebuilt_under_a_scan_is_told() -> None:
             await append_all(messages, [])
 
     asyncio.run(talk())
+
+
+@pytest.mark.parametrize("slices", [1, 4, 6, 100])
+def test_slices_read_on_several_gateways_are_the_scan(slices: int) -> None:
+    async def talk() -> None:
+        cluster = filled(SPREAD)
+        [sliced] = await scanned(cluster, 0, scan_options={"slices": slices})
+        tokens = sliced.progress.slice_tokens
+        assert len(tokens) == min(slices, 6)
+        parts = [
+            ids(await scanned(cluster, number % 3, scan_options={"resume_token": token}))
+            for number, token in enumerate(tokens)
+        ]
+        assert all(parts)
+        assert sorted(number for part in parts for number in part) == list(range(ROWS))
+
+    asyncio.run(talk())

@@ -254,3 +254,64 @@ def test_a_damaged_row_is_told(ratings: Ratings) -> None:
     ratings.table.move(partition, changes=[Change(Offset(0), key, make_version(1, 1), b"\xff\xff", now_ms())])
     with pytest.raises(CorruptRow):
         ratings.asker.stream("ScanRatings", min_rating_count=1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    count=st.integers(0, 400),
+    partition_count=st.integers(1, 7),
+    slices=st.integers(1, 9),
+    broken_after=st.integers(1, 3),
+    least=st.none() | st.integers(0, 40),
+)
+def test_slices_are_together_the_scan(
+    count: int, partition_count: int, slices: int, broken_after: int, least: int | None
+) -> None:
+    ratings = make_ratings(partition_count, limits=QueryLimits(message_bytes_max=300))
+    ratings.table.put(rating(number, count=number % 40) for number in range(count))
+    fields = {} if least is None else {"min_rating_count": least}
+    [sliced] = ratings.asker.stream("ScanRatings", scan_options={"slices": slices}, **fields)
+    assert not sliced.ratings
+    tokens = sliced.progress.slice_tokens
+    assert len(tokens) == min(slices, partition_count)
+    seen = list[int]()
+    for token in tokens:
+        first = ratings.asker.stream("ScanRatings", most=broken_after, **_goes_on(token), **fields)
+        rest = ratings.asker.stream("ScanRatings", **_goes_on(first[-1].progress.resume_token), **fields)
+        seen += _ids(first) + _ids(rest)
+    assert sorted(seen) == [number for number in range(count) if least is None or number % 40 >= least]
+
+
+def _goes_on(token: str, slices: int = 0) -> dict[str, Any]:
+    return {"scan_options": {"resume_token": token, "slices": slices}}
+
+
+def test_a_slice_is_not_sliced_again(ratings: Ratings) -> None:
+    ratings.table.put(rating(number) for number in range(100))
+    [sliced] = ratings.asker.stream("ScanRatings", scan_options={"slices": 3})
+    whole = [ratings.asker.stream("ScanRatings", **_goes_on(token, 2)) for token in sliced.progress.slice_tokens]
+    assert sorted(number for messages in whole for number in _ids(messages)) == list(range(100))
+
+
+def test_a_scan_that_ends_after_some_rows_has_one_slice(ratings: Ratings, shop: Shop) -> None:
+    for messages in (
+        ratings.asker.stream("ScanRatings", scan_options={"slices": 3, "limit": 5}),
+        shop.asker.stream("ScanOrders", scan_options={"slices": 3}),  # max_rows in its contract
+    ):
+        assert len(messages[0].progress.slice_tokens) == 1
+
+
+def test_slices_are_of_one_generation(ratings: Ratings) -> None:
+    ratings.table.put(rating(number) for number in range(100))
+    [sliced] = ratings.asker.stream("ScanRatings", scan_options={"slices": 3})
+    ratings.table.generation += 1
+    ratings.table.publish()
+    for token in sliced.progress.slice_tokens:
+        with pytest.raises(TableRebuilt):
+            ratings.asker.stream("ScanRatings", **_goes_on(token))
+
+
+@pytest.mark.parametrize("slices", [-1, 1_001])
+def test_a_number_of_slices_that_is_none_is_refused(ratings: Ratings, slices: int) -> None:
+    with pytest.raises(InvalidField, match=r"slices.*at most 1000"):
+        ratings.asker.stream("ScanRatings", scan_options={"slices": slices})

@@ -8,6 +8,9 @@ the state of a scan is one token: the partition, the last key, how many rows wer
 was read or known when the scan began. Whoever goes on has to have that, and is waited for; where it does not get there,
 another replica is asked.
 
+A request may ask for slices: tokens of this kind that end before a partition, from which several streams read the table
+side by side. All are of one generation, and none is older than what was known when they were made.
+
 A gateway that stands alone has one piece: all that is left, or the error why it cannot be read. That is so for a scan
 that another gateway asks for, too.
 """
@@ -66,6 +69,7 @@ class Scan:
 
     _scanned: Scanned
     _partitions: Sequence[Partition]
+    _is_new: bool  # whether it goes on behind nothing
 
     def __init__(self, plan: ScanPlan, data: bytes, call: Call) -> None:
         """Parse a request; raise `InvalidField` or `ForeignForward`."""
@@ -77,6 +81,7 @@ class Scan:
         self._request = request = parse(plan.query.request_class, data)
         self._tests = plan.read_filters(request)
         self._rows_max = plan.rows_max(request)
+        self._slice_count = plan.slice_count(request)
         self._trim = plan.read_mask(request)
         plan.requirement(request, None)  # refused at once, where it is none
         forwarded = call.forwarded
@@ -91,6 +96,9 @@ class Scan:
         """Yield the messages: at least one, and the last one tells that all is read."""
         await self._open()
         scanned = self._scanned
+        if self._slice_count and self._is_new:
+            yield scanned.slices(self._partitions, self._slice_count)
+            return
         if not (remaining := self._remaining()) or scanned.rows_left() == 0:
             async for message in StoreScan(self._plan, scanned, self._tests, ()).messages(self._call):
                 yield message
@@ -123,8 +131,11 @@ class Scan:
             served = await plan.opened(plan.requirement(self._request, walked), self._call, some)
         if scope is not None:
             scope.check(access.table.name, served.generation)
-        self._partitions = served.partitions if some is None else sorted(some)
         token = plan.resumed(self._request, token_text, served)
+        partitions = served.partitions if some is None else sorted(some)
+        end = token.end_partition or served.partition_count
+        self._partitions = [each for each in partitions if each < end]
+        self._is_new = not token_text
         self._scanned = Scanned(plan, served, token, self._positions_here(served), rows_max=self._rows_max)
 
     def _positions_here(self, served: ServedGeneration) -> ReadPositions:

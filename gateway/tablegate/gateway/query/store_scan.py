@@ -51,6 +51,7 @@ from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SCAN, Token
 from tablegate.v1.query_pb2 import ScanProgress
 
 READ_BYTES = 256 * 1024  # aimed at in one snapshot, so that long rows do not fill the memory
+SLICES_MAX = 1_000  # of a scan: so many tokens of partitions make a message under 4 MiB
 PROGRESS_S = 1.0  # a message at least this often, though no row passes
 
 
@@ -68,6 +69,7 @@ class ScanPlan:
         self.progress_field = None if query.progress is None else FieldEncoder(query.progress.number)
         self.info_field = FieldEncoder(ScanProgress.READ_INFO_FIELD_NUMBER)
         self.token_field = FieldEncoder(ScanProgress.RESUME_TOKEN_FIELD_NUMBER)
+        self.slice_field = FieldEncoder(ScanProgress.SLICE_TOKENS_FIELD_NUMBER)
         self.request_hash = access.request_hasher(query)
 
     async def opened(
@@ -102,6 +104,14 @@ class ScanPlan:
         if options is not None and limit < 0:
             raise InvalidField(f"{options.name}.limit", "is negative; send 0 for all rows, or how many you want")
         return min(filter(None, (limit, self.query.max_rows)), default=None)
+
+    def slice_count(self, request: Message) -> int:
+        """Return how many slices a request asks for; 0 where it asks for rows. Raise `InvalidField`."""
+        options = self.query.scan_options
+        count: int = 0 if options is None else getattr(request, options.name).slices
+        if options is not None and not 0 <= count <= SLICES_MAX:
+            raise InvalidField(f"{options.name}.slices", f"is {count}; send 0 for rows, or at most {SLICES_MAX}")
+        return count
 
     def resumed(self, request: Message, token_text: str, served: ServedGeneration) -> Token:
         """Return where the scan starts, as a token; raise `InvalidResumeToken` or `TableRebuilt`."""
@@ -214,11 +224,23 @@ class Scanned:
         token.CopyFrom(self.token)
         return token
 
+    def slices(self, partitions: Sequence[Partition], count: int) -> bytes:
+        """Return a message with the tokens of at most `count` slices of these partitions."""
+        count = min(count, len(partitions)) if self._rows_max is None else 1  # who may have few rows has them once
+        encode, tokens = self._plan.slice_field.encode, list[bytes]()
+        self.token.issue_time_ms = self._plan.access.now_ms()
+        for number in range(count):
+            slice_ = partitions[number * len(partitions) // count : (number + 1) * len(partitions) // count]
+            self.token.partition, self.token.end_partition = slice_[0], slice_[-1] + 1
+            tokens.append(encode(self.signed_token().encode("ascii")))
+        assert self._plan.progress_field is not None, "a contract with scan options has progress"
+        return self._plan.progress_field.encode(b"".join(tokens))
+
     def _read_so_far(self) -> ReadPositions:
-        """Return what whoever goes on must have; nothing of partitions that are done."""
+        """Return what whoever goes on must have; nothing of partitions that are done, or of another slice."""
         read = self._before.joined(read_positions(self.positions))
-        first = self.token.partition
-        left = {each: place for each, place in read.places.items() if each >= first}
+        first, end = self.token.partition, self.token.end_partition or self.served.partition_count
+        left = {each: place for each, place in read.places.items() if first <= each < end}
         return ReadPositions(left, read.everything or self._is_unnamed)
 
     def rows_left(self, pending: int = 0) -> int | None:

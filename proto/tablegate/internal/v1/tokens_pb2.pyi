@@ -25,7 +25,7 @@ TOKEN_KIND_FORWARD: TokenKind
 TOKEN_KIND_VIEW_FORWARD: TokenKind
 
 class Token(_message.Message):
-    __slots__ = ("kind", "table", "generation", "request_hash", "issue_time_ms", "after_key", "partition", "rows_given", "next_offsets", "partitions", "skips", "changelog_topic_id", "resume_token", "incarnation_ids", "incarnations", "gateways", "leader_epochs", "gaps", "everything", "partition_bits", "floors", "view")
+    __slots__ = ("kind", "table", "generation", "request_hash", "issue_time_ms", "after_key", "partition", "rows_given", "next_offsets", "partitions", "skips", "changelog_topic_id", "resume_token", "incarnation_ids", "incarnations", "gateways", "leader_epochs", "gaps", "everything", "partition_bits", "floors", "view", "end_partition")
     KIND_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class Token(_message.Message):
     PARTITION_BITS_FIELD_NUMBER: _ClassVar[int]
     FLOORS_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
+    END_PARTITION_FIELD_NUMBER: _ClassVar[int]
     kind: TokenKind
     table: str
     generation: int
@@ -70,7 +71,8 @@ class Token(_message.Message):
     partition_bits: bytes
     floors: _containers.RepeatedScalarFieldContainer[int]
     view: View
-    def __init__(self, kind: _Optional[_Union[TokenKind, str]] = ..., table: _Optional[str] = ..., generation: _Optional[int] = ..., request_hash: _Optional[int] = ..., issue_time_ms: _Optional[int] = ..., after_key: _Optional[bytes] = ..., partition: _Optional[int] = ..., rows_given: _Optional[int] = ..., next_offsets: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ..., skips: _Optional[_Iterable[int]] = ..., changelog_topic_id: _Optional[str] = ..., resume_token: _Optional[str] = ..., incarnation_ids: _Optional[_Iterable[int]] = ..., incarnations: _Optional[_Iterable[int]] = ..., gateways: _Optional[_Iterable[str]] = ..., leader_epochs: _Optional[_Iterable[int]] = ..., gaps: _Optional[_Iterable[int]] = ..., everything: _Optional[bool] = ..., partition_bits: _Optional[bytes] = ..., floors: _Optional[_Iterable[int]] = ..., view: _Optional[_Union[View, _Mapping]] = ...) -> None: ...
+    end_partition: int
+    def __init__(self, kind: _Optional[_Union[TokenKind, str]] = ..., table: _Optional[str] = ..., generation: _Optional[int] = ..., request_hash: _Optional[int] = ..., issue_time_ms: _Optional[int] = ..., after_key: _Optional[bytes] = ..., partition: _Optional[int] = ..., rows_given: _Optional[int] = ..., next_offsets: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ..., skips: _Optional[_Iterable[int]] = ..., changelog_topic_id: _Optional[str] = ..., resume_token: _Optional[str] = ..., incarnation_ids: _Optional[_Iterable[int]] = ..., incarnations: _Optional[_Iterable[int]] = ..., gateways: _Optional[_Iterable[str]] = ..., leader_epochs: _Optional[_Iterable[int]] = ..., gaps: _Optional[_Iterable[int]] = ..., everything: _Optional[bool] = ..., partition_bits: _Optional[bytes] = ..., floors: _Optional[_Iterable[int]] = ..., view: _Optional[_Union[View, _Mapping]] = ..., end_partition: _Optional[int] = ...) -> None: ...
 
 class View(_message.Message):
     __slots__ = ("rows", "hidden")
