@@ -34,20 +34,28 @@ _WELL_KNOWN = "google.protobuf."
 _AS_JSON = ("Any", "ListValue", "Struct", "Value")
 
 
-def arrow_schema(row: type[Message]) -> pa.Schema:
-    """Return the columns of a row. Raise `ValueError` for a message that contains itself."""
-    return pa.schema(list(_message(row.DESCRIPTOR).type))
+def arrow_schema(row: type[Message], *, columns: Sequence[str] | None = None) -> pa.Schema:
+    """Return the columns of a row, or those that are named, in the order of the row.
+
+    Raise `ValueError` for a message that contains itself.
+    """
+    return pa.schema(list(_message(row.DESCRIPTOR, columns=columns).type))
 
 
 def record_batches(
-    rows: Iterable[Message], row: type[Message], *, batch_rows: int = BATCH_ROWS, batch_bytes: int = BATCH_BYTES
+    rows: Iterable[Message],
+    row: type[Message],
+    *,
+    columns: Sequence[str] | None = None,
+    batch_rows: int = BATCH_ROWS,
+    batch_bytes: int = BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows as batches of `arrow_schema(row)`, no batch where there are no rows.
+    """Yield rows as batches of `arrow_schema(row, columns=columns)`, no batch where there are no rows.
 
     `rows`: messages of `row`, as a Scan gives them or a `LiveTable` has them. Each is read when its batch is made.
     Raise `ValueError` for a message that contains itself.
     """
-    made = _message(row.DESCRIPTOR)
+    made = _message(row.DESCRIPTOR, columns=columns)
     for batch in _cut(rows, batch_rows, batch_bytes):
         yield pa.RecordBatch.from_struct_array(made.read(batch))
 
@@ -80,19 +88,19 @@ class _Column(NamedTuple):
     read: Callable[[Sequence[Any]], pa.Array]
 
 
-def _message(message: Any, outer: tuple[str, ...] = ()) -> _Column:
+def _message(message: Any, outer: tuple[str, ...] = (), *, columns: Sequence[str] | None = None) -> _Column:
     if message.full_name in outer:
         raise ValueError(f"{message.full_name} contains itself, and Arrow has no type for that; read its rows as JSON")
-    columns = [_field(field, (*outer, message.full_name)) for field in message.fields]
-    names = [field.name for field in message.fields]
-    kind = pa.struct(list(zip(names, (column.type for column in columns), strict=True)))
+    fields = [field for field in message.fields if columns is None or field.name in columns]
+    made = [_field(field, (*outer, message.full_name)) for field in fields]
+    kind = pa.struct([(field.name, column.type) for field, column in zip(fields, made, strict=True)])
 
     def read(messages: Sequence[Any]) -> pa.Array:
         absent = [one is None for one in messages]
-        if not columns:
+        if not made:
             return pa.array([None if gone else {} for gone in absent], kind)
         mask = pa.array(absent, pa.bool_()) if any(absent) else None
-        return pa.StructArray.from_arrays([column.read(messages) for column in columns], fields=list(kind), mask=mask)
+        return pa.StructArray.from_arrays([column.read(messages) for column in made], fields=list(kind), mask=mask)
 
     return _Column(kind, read)
 

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, duration_pb2, message_factory
 
 _PROTO = descriptor_pb2.FieldDescriptorProto
+BYTES = _PROTO.TYPE_BYTES
 NUMBER, TEXT = _PROTO.TYPE_INT64, _PROTO.TYPE_STRING  # numbers of all widths, and enums, are the same on the wire
 
 
 class Field(NamedTuple):
-    """A field of a message. `type`: NUMBER, TEXT, or the full name of a message."""
+    """A field of a message. `type`: NUMBER, TEXT, BYTES, or the full name of a message."""
 
     name: str
     number: int

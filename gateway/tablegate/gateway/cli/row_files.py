@@ -133,18 +133,17 @@ def _write_arrow(rows: Iterable[Message], row: type[Message], out: IO[bytes], wa
     from tablegate.client.arrow import arrow_schema, record_batches
 
     names = _columns(row, wanted)
-    with pa.ipc.new_stream(out, pa.schema([arrow_schema(row).field(name) for name in names])) as stream:
-        for batch in record_batches(rows, row):
-            stream.write_batch(batch.select(names))
+    with pa.ipc.new_stream(out, arrow_schema(row, columns=names)) as stream:
+        for batch in record_batches(rows, row, columns=names):
+            stream.write_batch(batch)
 
 
 def _write_parquet(rows: Iterable[Message], row: type[Message], out: IO[bytes], wanted: "Wanted | None") -> None:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     from tablegate.client.arrow import arrow_schema, record_batches
 
     names = _columns(row, wanted)
-    with pq.ParquetWriter(out, pa.schema([arrow_schema(row).field(name) for name in names])) as file:
-        for batch in record_batches(rows, row):
-            file.write_batch(batch.select(names))
+    with pq.ParquetWriter(out, arrow_schema(row, columns=names)) as file:
+        for batch in record_batches(rows, row, columns=names):
+            file.write_batch(batch)
