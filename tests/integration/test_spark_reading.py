@@ -1,10 +1,12 @@
 """`spark.read.format("tablegate")`: a real Spark, a server in this process; the rows, and what was asked."""
 
+import json
 import random
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -75,7 +77,14 @@ def test_every_kind_of_column(spark: SparkSession) -> None:
     wanted = arrow_table(rows, orders().row_class)
     assert read.column_names == wanted.column_names
     for name in wanted.column_names:
-        assert repr(read[name].to_pylist()) == repr(wanted[name].to_pylist()), name
+        assert _plain(read, name) == _plain(wanted, name), name
+
+
+def _plain(table: pa.Table, name: str) -> Any:
+    values = table[name].to_pylist()
+    if name == "extra":  # a Struct, whose fields have no order
+        return [None if value is None else json.loads(value) for value in values]
+    return repr(values)  # in which NaN is NaN
 
 
 @pytest.mark.parametrize(

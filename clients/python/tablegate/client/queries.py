@@ -68,6 +68,18 @@ class TableQueries:
         return GetMessageClass(method.input_type), GetMessageClass(method.output_type)
 
     @cached_property
+    def scanned_class(self) -> Any:
+        """The class of the Scan's responses where rows are left as bytes: `rows`, and `progress` where there is one."""
+        response: Any = self.classes(self.scan)[1].DESCRIPTOR
+        fields = {"rows": field_of(response, self.row), "progress": field_of(response, SCAN_PROGRESS)}
+        found = [
+            Field(name, response.fields_by_name[own].number, BYTES, repeated=name == "rows")
+            for name, own in fields.items()
+            if own
+        ]
+        return message_classes("tablegate.scanned", {"Scanned": found})["Scanned"]
+
+    @cached_property
     def filters(self) -> Mapping[tuple[str, int], str]:
         """The fields of a Scan's request that filter, by column and `Op`."""
         request: Any = self.classes(self.scan)[0].DESCRIPTOR

@@ -54,6 +54,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tablegate.client.arrow import arrow_schema, record_batches
+from tablegate.client.arrow_rows import row_batches
 from tablegate.client.channels import open_channel
 from tablegate.client.failures import failure_of
 from tablegate.client.queries import (
@@ -66,6 +67,7 @@ from tablegate.client.queries import (
     queries_of,
 )
 from tablegate.v1 import options_pb2
+from tablegate.v1.query_pb2 import ScanProgress
 
 __all__ = ["Tablegate", "register"]
 
@@ -236,29 +238,29 @@ class _Reader(DataSourceReader):  # type: ignore[misc] # mypy skips PySpark
         schema = to_arrow_schema(self._schema, timezone="UTC")
         with self._connection.open() as channel:
             try:
-                rows = self._scanned(channel, partition.token)
-                if self._keys() is not None:
-                    rows = self._got(channel, partition.keys)
-                for batch in record_batches(rows, queries.row_class, columns=names):
+                if self._keys() is None:
+                    scanned = self._scanned(channel, partition.token)
+                    batches = row_batches(scanned, queries.row_class, columns=names)
+                else:
+                    batches = record_batches(self._got(channel, partition.keys), queries.row_class, columns=names)
+                for batch in batches:
                     yield batch.cast(schema)
             except grpc.RpcError as error:
                 raise _error(error, self._connection.address) from None
 
-    def _scanned(self, channel: grpc.Channel, token: str) -> Iterator[Message]:
-        request_class, response_class = self._queries.classes(self._queries.scan)
-        options = field_of(request_class.DESCRIPTOR, SCAN_OPTIONS)
-        progress = field_of(response_class.DESCRIPTOR, SCAN_PROGRESS)
-        rows = field_of(response_class.DESCRIPTOR, self._queries.row)
-        request = self._scan_request()
+    def _scanned(self, channel: grpc.Channel, token: str) -> Iterator[Sequence[bytes]]:
+        """Yield the bytes of rows; where the stream breaks, go on behind those that were given."""
+        response_class, request = self._queries.scanned_class, self._scan_request()
+        options = field_of(request.DESCRIPTOR, SCAN_OPTIONS)
         failures = 0
         while True:
             if token:
                 getattr(request, options).resume_token = token
             try:
                 for response in _stream(channel, self._queries.scan, response_class)(request):
-                    yield from getattr(response, rows)
                     if options:
-                        token, failures = getattr(response, progress).resume_token, 0
+                        token, failures = ScanProgress.FromString(response.progress).resume_token, 0
+                    yield response.rows
                 return
             except grpc.RpcError as error:
                 failures += 1
