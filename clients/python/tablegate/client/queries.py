@@ -69,15 +69,8 @@ class TableQueries:
 
     @cached_property
     def scanned_class(self) -> Any:
-        """The class of the Scan's responses where rows are left as bytes: `rows`, and `progress` where there is one."""
-        response: Any = self.classes(self.scan)[1].DESCRIPTOR
-        fields = {"rows": field_of(response, self.row), "progress": field_of(response, SCAN_PROGRESS)}
-        found = [
-            Field(name, response.fields_by_name[own].number, BYTES, repeated=name == "rows")
-            for name, own in fields.items()
-            if own
-        ]
-        return message_classes("tablegate.scanned", {"Scanned": found})["Scanned"]
+        """The class of the Scan's responses where rows are left as bytes."""
+        return scanned_class(self.classes(self.scan)[1].DESCRIPTOR, self.row)
 
     @cached_property
     def filters(self) -> Mapping[tuple[str, int], str]:
@@ -95,6 +88,17 @@ class TableQueries:
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+
+def scanned_class(response: Any, row: str) -> Any:
+    """Return the class of a Scan's responses where `rows` are left as bytes, and `progress`, where there is one."""
+    fields = {"rows": field_of(response, row), "progress": field_of(response, SCAN_PROGRESS)}
+    found = [
+        Field(name, response.fields_by_name[own].number, BYTES, repeated=name == "rows")
+        for name, own in fields.items()
+        if own
+    ]
+    return message_classes("tablegate.scanned", {"Scanned": found})["Scanned"]
 
 
 def field_of(message: Any, type_name: str) -> str:

@@ -122,6 +122,10 @@ def scan(
         mask = _Mask(gateway, table, fields)
         try:
             wanted = row_files.format_of(form, output, as_json=as_json)
+            if wanted in row_files.COLUMNS:
+                scanned = gateway.scan_bytes(table, given or [], limit=limit, mask=mask.paths)
+                row_files.write_columns(scanned, gateway.row_class(table), wanted, output, mask.wanted)
+                return
             rows = gateway.scan(table, given or [], limit=limit, mask=mask.paths)
             if wanted is Format.TABLE:
                 show.rows(list(rows), mask.wanted)

@@ -337,6 +337,25 @@ class Gateway:
     ) -> Iterator[Message]:
         """Yield at most `limit` of the rows that pass the filters; of each what `mask` names."""
         query = _query(self.catalogue(), table, ScanQuery, "Scan")
+        for response in self._scanned(query, arguments, query.response_class, limit=limit, mask=mask):
+            yield from getattr(response, query.rows.name)
+
+    def scan_bytes(
+        self, table: str, arguments: Sequence[str], *, limit: int | None, mask: Sequence[str] = ()
+    ) -> Iterator[Sequence[bytes]]:
+        """Yield the bytes of what `scan` yields, several rows at a time."""
+        from tablegate.client.queries import scanned_class
+
+        query = _query(self.catalogue(), table, ScanQuery, "Scan")
+        response_class = scanned_class(query.response_class.DESCRIPTOR, query.table.row.full_name)
+        for response in self._scanned(query, arguments, response_class, limit=limit, mask=mask):
+            yield response.rows
+
+    def _scanned(
+        self, query: ScanQuery, arguments: Sequence[str], response_class: Any, *, limit: int | None, mask: Sequence[str]
+    ) -> Iterator[Any]:
+        """Yield the responses of a scan, with at most `limit` rows in all of them."""
+        rows_name = "rows" if response_class is not query.response_class else query.rows.name
         request = _message(query.request_class(), _fields(arguments))
         _set_mask(query, request, mask)
         if limit is not None and query.scan_options is not None:
@@ -344,18 +363,20 @@ class Gateway:
         call = self._channel.unary_stream(
             query.path,
             request_serializer=query.request_class.SerializeToString,
-            response_deserializer=query.response_class.FromString,
+            response_deserializer=response_class.FromString,
         )
         yielded = 0
         with ask_errors(self.address):
             stream: Any = call(request)
             for response in stream:
-                for row in getattr(response, query.rows.name):
-                    if limit is not None and yielded >= limit:
-                        stream.cancel()
-                        return
-                    yielded += 1
-                    yield row
+                rows = getattr(response, rows_name)
+                if limit is not None and yielded + len(rows) > limit:
+                    del rows[limit - yielded :]
+                yielded += len(rows)
+                yield response
+                if limit is not None and yielded >= limit:
+                    stream.cancel()
+                    return
 
     def row_class(self, table: str) -> type[Message]:
         """Return the class of a table's rows."""

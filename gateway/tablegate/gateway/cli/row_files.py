@@ -6,7 +6,7 @@ A file gets its name when all rows are in it: half of a table never looks like o
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 from io import TextIOWrapper
@@ -33,7 +33,11 @@ class Format(Enum):
     PARQUET = "parquet"
 
 
-_BYTES = (Format.ARROW, Format.PARQUET)
+COUNTED_ROWS = 1_000  # at a time: to show a number takes longer than to write a row
+
+COLUMNS = (Format.ARROW, Format.PARQUET)
+"""Formats that have columns, by `write_columns`; the others have lines."""
+
 _SUFFIXES = {".arrow": Format.ARROW, ".csv": Format.CSV, ".json": Format.JSON, ".jsonl": Format.JSON}
 _SUFFIXES |= {".arrows": Format.ARROW, ".parquet": Format.PARQUET}
 
@@ -46,7 +50,7 @@ def format_of(form: Format | None, output: Path | None, *, as_json: bool) -> For
             raise AskError(f'the suffix of "{output}" names no format: add --format json, csv, arrow or parquet')
     if form is Format.TABLE and output is not None:
         raise AskError("a table is for the terminal: write a file with --format json, csv, arrow or parquet")
-    if form in _BYTES and output is None and sys.stdout.isatty():
+    if form in COLUMNS and output is None and sys.stdout.isatty():
         raise AskError(f"{form.value} is not for a terminal: give --output FILE, or a pipe")
     return form or (Format.JSON if as_json else Format.TABLE)
 
@@ -54,13 +58,40 @@ def format_of(form: Format | None, output: Path | None, *, as_json: bool) -> For
 def write_rows(
     rows: Iterable[Message], row: type[Message], form: Format, output: Path | None, wanted: "Wanted | None" = None
 ) -> None:
-    """Write rows of a class to a file or, without one, to stdout. Raise `AskError`, and what `rows` raises.
+    """Write rows of a class as lines, to a file or, without one, to stdout. Raise `AskError`, and what `rows` raises.
 
-    `wanted`: what of rows; None: all. Arrow and Parquet have columns, and of each all that is in it.
+    `wanted`: what of rows; None: all.
     """
-    write = {Format.JSON: _write_json, Format.CSV: _write_csv, Format.ARROW: _write_arrow}.get(form, _write_parquet)
-    with _opened(output) as out, _counted(rows, shown=output is not None) as counted:
-        write(counted, row, out, wanted)
+    write = _write_json if form is Format.JSON else _write_csv
+    with _opened(output) as out, _counting(shown=output is not None) as count:
+        write(_counted(rows, count), row, out, wanted)
+
+
+def write_columns(
+    rows: Iterable[Sequence[bytes]],
+    row: type[Message],
+    form: Format,
+    output: Path | None,
+    wanted: "Wanted | None" = None,
+) -> None:
+    """Write the bytes of rows of a class, several at a time, as columns: as `write_rows` does.
+
+    Of each column there is all that is in it.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from tablegate.client.arrow import arrow_schema
+    from tablegate.client.arrow_rows import row_batches
+
+    names = _columns(row, wanted)
+    schema = arrow_schema(row, columns=names)
+    with _opened(output) as out, _counting(shown=output is not None) as count:
+        opened = pa.ipc.new_stream(out, schema) if form is Format.ARROW else pq.ParquetWriter(out, schema)
+        with opened as written:
+            for batch in row_batches(rows, row, columns=names):
+                written.write_batch(batch)
+                count(batch.num_rows)
 
 
 def _opened(output: Path | None) -> AbstractContextManager[IO[bytes]]:
@@ -91,14 +122,24 @@ def _file(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _counted(rows: Iterable[Message], *, shown: bool) -> Iterator[Iterator[Message]]:
-    """Show on a terminal how many rows came, while the block runs."""
+def _counting(*, shown: bool) -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how many rows came, while the block runs: it gives what is told of each few."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.completed:,} rows"), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not (shown and console.is_terminal)) as progress:
-        yield iter(progress.track(rows))
+        task = progress.add_task("", total=None)
+        yield lambda rows: progress.advance(task, rows)
+
+
+def _counted(rows: Iterable[Message], count: Callable[[int], None]) -> Iterator[Message]:
+    number = 0
+    for number, row in enumerate(rows, 1):
+        yield row
+        if not number % COUNTED_ROWS:
+            count(COUNTED_ROWS)
+    count(number % COUNTED_ROWS)
 
 
 def _columns(row: type[Message], wanted: "Wanted | None") -> list[str]:
@@ -125,25 +166,3 @@ def _write_csv(rows: Iterable[Message], row: type[Message], out: IO[bytes], want
 
 def _csv_cell(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | dict | list) else value
-
-
-def _write_arrow(rows: Iterable[Message], row: type[Message], out: IO[bytes], wanted: "Wanted | None") -> None:
-    import pyarrow as pa
-
-    from tablegate.client.arrow import arrow_schema, record_batches
-
-    names = _columns(row, wanted)
-    with pa.ipc.new_stream(out, arrow_schema(row, columns=names)) as stream:
-        for batch in record_batches(rows, row, columns=names):
-            stream.write_batch(batch)
-
-
-def _write_parquet(rows: Iterable[Message], row: type[Message], out: IO[bytes], wanted: "Wanted | None") -> None:
-    import pyarrow.parquet as pq
-
-    from tablegate.client.arrow import arrow_schema, record_batches
-
-    names = _columns(row, wanted)
-    with pq.ParquetWriter(out, arrow_schema(row, columns=names)) as file:
-        for batch in record_batches(rows, row, columns=names):
-            file.write_batch(batch)
