@@ -74,7 +74,7 @@ class _Field(NamedTuple):
     name: str
     tag: bytes
     wire: int
-    has_presence: bool
+    may_be_null: bool
     convert: Callable[["_Found"], pa.Array]
     size: int = 0  # of a number of fixed width
 
@@ -123,11 +123,11 @@ def _field(field: Any) -> _Field | None:
         return None
     if field.has_default_value or (field.enum_type is not None and field.enum_type.is_closed):
         return None
-    presence = field.has_presence
+    may_be_null = field.has_presence
     if field.message_type is not None:
         if field.message_type.full_name not in _TIMES or field.type == field.TYPE_GROUP:
             return None
-        return _Field(field.name, _tag(field.number, _LENGTH), _LENGTH, presence, _time_of(field.message_type))
+        return _Field(field.name, _tag(field.number, _LENGTH), _LENGTH, may_be_null, _time_of(field.message_type))
     kinds = {
         field.TYPE_STRING: (_LENGTH, lambda found: _text(found, pa.string())),
         field.TYPE_BYTES: (_LENGTH, lambda found: _text(found, pa.binary())),
@@ -147,7 +147,7 @@ def _field(field: Any) -> _Field | None:
         field.TYPE_SFIXED32: (_FIXED32, lambda found: found.values.view(pa.int32())),
     }
     wire, convert = kinds[field.type]
-    return _Field(field.name, _tag(field.number, wire), wire, presence, convert)
+    return _Field(field.name, _tag(field.number, wire), wire, may_be_null, convert)
 
 
 def _tag(number: int, wire: int) -> bytes:
@@ -165,7 +165,7 @@ def _read(fields: Sequence[_Field], data: _Bytes, place: pa.Array, ends: pa.Arra
         found, behind = _found(field.wire, data, has, _plus(place, len(field.tag)), place)
         made = field.convert(found)
         if pc.all(has).as_py() is not True:
-            absent = pa.scalar(None, made.type) if field.has_presence else _nothing(made.type)
+            absent = pa.scalar(None, made.type) if field.may_be_null else _nothing(made.type)
             made = pc.if_else(has, made, absent)
         columns[field.name] = made
         place = pc.if_else(has, behind, place)
