@@ -4,6 +4,8 @@ import math
 import pickle
 import random
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +25,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tablegate.client.arrow import arrow_table
 from tablegate.client.spark import Tablegate
 from tests.kit.gateways_in_process.recorded import RecordedTable
-from tests.kit.table.filled import ORDERS, RATINGS, orders, rating
+from tests.kit.table.filled import ORDERS, RATINGS, catalogue_of, orders, rating
 from tests.kit.table.random_orders import random_order
 
 NANS = [math.nan, 1.5, -0.0, math.inf, -math.inf]
@@ -125,3 +127,36 @@ def test_more_keys_than_are_worth_it_are_scanned(ratings: RecordedTable) -> None
     ratings.asked.clear()
     assert len(read(ratings, "ratings", [In(("movie_id",), tuple(range(10_001)))])) == len(RATED)
     assert {name for name, _ in ratings.asked} == {"ScanRatings"}
+
+
+TIMED = """
+syntax = "proto3";
+package timed;
+import "google/protobuf/timestamp.proto";
+import "tablegate/v1/options.proto";
+message Visit {
+  option (tablegate.v1.table) = { name: "visits" key: "id" };
+  int64 id = 1;
+  google.protobuf.Timestamp at = 2;
+}
+message ScanVisitsRequest {
+  google.protobuf.Timestamp until = 1 [(tablegate.v1.param) = { column: "at" op: OP_LTE }];
+  google.protobuf.Timestamp same = 2 [(tablegate.v1.param) = { column: "at" op: OP_EQ }];
+}
+message ScanVisitsResponse { repeated Visit visits = 1; }
+service VisitService {
+  rpc ScanVisits(ScanVisitsRequest) returns (stream ScanVisitsResponse) {
+    option (tablegate.v1.query) = { scan: {} };
+  }
+}
+"""
+
+
+def test_a_time_has_less_than_a_microsecond_that_spark_has_not(tmp_path: Path) -> None:
+    (tmp_path / "timed.proto").write_text(TIMED)
+    visit = catalogue_of(tmp_path / "timed.proto").tables["visits"].row_class
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [visit(id=1, at={"seconds": int(at.timestamp()), "nanos": 500})]  # type: ignore[call-arg]
+    with RecordedTable(tmp_path / "timed.proto", "visits", rows) as served:
+        for each in (EqualTo(("at",), at), LessThanOrEqual(("at",), at)):
+            assert read(served, "visits", [each])["at"].to_pylist() == [at]
