@@ -11,7 +11,7 @@ import pytest
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import ForeignForward, PartitionUnavailable, PeerError, TableRebuilt
 from tablegate.gateway.stores.base import Phase
-from tablegate.internal.v1.tokens_pb2 import Token
+from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SLICE, Token
 from tests.kit.call.asker import SHOP
 from tests.kit.call.subscribing import token_of
 from tests.kit.gateways_in_process.cluster_without_network import QUICK_LIMITS, SAFE, LocalCluster, Placement
@@ -252,6 +252,7 @@ def test_slices_read_on_several_gateways_are_the_scan(slices: int) -> None:
         [sliced] = await scanned(cluster, 0, scan_options={"slices": slices})
         tokens = sliced.progress.slice_tokens
         assert len(tokens) == min(slices, 6)
+        assert {token_of(token).kind for token in tokens} == {TOKEN_KIND_SLICE}  # which gateways of before refuse
         parts = [
             ids(await scanned(cluster, number % 3, scan_options={"resume_token": token}))
             for number, token in enumerate(tokens)

@@ -213,7 +213,7 @@ class Scan:
         scanned, name = self._scanned, self._access.table.name
         # The forward begins with a resume token of this scan. So the other gateway needs no protocol of its own: it
         # goes on as it would for a client.
-        resume_token = scanned.signed_token()
+        resume_token = scanned.signed_token(to_peer=True)
         token = self._access.forward_token(scanned.served.generation, piece.partitions, resume_token)
         path, left_s = self._plan.query.path, self._call.time_left_s()
         messages = self._router.stream(peer, path, self._data, token, left_s)

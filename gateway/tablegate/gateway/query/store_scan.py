@@ -18,7 +18,9 @@ from tablegate.gateway.contract.catalogue import ScanQuery
 from tablegate.gateway.contract.lineage import Place, is_of_another_log, place_at
 from tablegate.gateway.contract.tokens import (
     POSITIONS_MAX,
+    InvalidToken,
     ReadPositions,
+    TokenFault,
     clear_positions,
     positions_of,
     put_positions,
@@ -47,7 +49,7 @@ from tablegate.gateway.query.range import Row
 from tablegate.gateway.query.requests import Test, filters_reader
 from tablegate.gateway.query.serving import MergedRead, ServedGeneration, TableAccess, read_positions
 from tablegate.gateway.stores.base import Position
-from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SCAN, Token
+from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SCAN, TOKEN_KIND_SLICE, Token
 from tablegate.v1.query_pb2 import ScanProgress
 
 READ_BYTES = 256 * 1024  # aimed at in one snapshot, so that long rows do not fill the memory
@@ -130,11 +132,16 @@ class ScanPlan:
         """Return what is in a resume token, of whichever generation; None for none. Raise `InvalidResumeToken`."""
         if not token_text:
             return None
-        return self.access.open_any_generation(
-            token_text,
-            kind=TOKEN_KIND_SCAN,
-            request_hash=self.request_hash(request),
-            refused=resume_token_refused,
+        access, request_hash = self.access, self.request_hash(request)
+        try:
+            return access.signer.open(
+                token_text, kind=TOKEN_KIND_SCAN, table=access.table.name, generation=None, request_hash=request_hash
+            )
+        except InvalidToken as error:
+            if error.fault is not TokenFault.OTHER_KIND:
+                raise resume_token_refused(error.fault.value) from None
+        return access.open_any_generation(
+            token_text, kind=TOKEN_KIND_SLICE, request_hash=request_hash, refused=resume_token_refused
         )
 
     def requirement(self, request: Message, walked: Token | None) -> ConsistencyRequirement | None:
@@ -206,12 +213,18 @@ class Scanned:
         if as_of_ms is not None:
             self._unnamed_as_of_ms = [min([as_of_ms, *self._unnamed_as_of_ms])]
 
-    def signed_token(self) -> str:
-        """Return the text of a token that goes on behind what was given."""
+    def signed_token(self, *, to_peer: bool = False) -> str:
+        """Return the text of a token that goes on behind what was given.
+
+        `to_peer`: for another gateway, which is told its partitions beside it, and may know no slices.
+        """
         # Of so many none is in the token anyway; to put them together would take longer than to read the rows.
         is_wide = len(self._before.places) - self.token.partition > POSITIONS_MAX
         read = ReadPositions(everything=True) if is_wide else self._read_so_far()
-        return self._plan.access.signer.sign_read(self._copied_token(), read)
+        token = self._copied_token()
+        if to_peer:
+            token.kind, token.end_partition = TOKEN_KIND_SCAN, 0
+        return self._plan.access.signer.sign_read(token, read)
 
     def walked(self) -> Token:
         """Return that token."""
@@ -229,6 +242,7 @@ class Scanned:
         count = min(count, len(partitions)) if self._rows_max is None else 1  # who may have few rows has them once
         encode, tokens = self._plan.slice_field.encode, list[bytes]()
         self.token.issue_time_ms = self._plan.access.now_ms()
+        self.token.kind = TOKEN_KIND_SLICE
         for number in range(count):
             slice_ = partitions[number * len(partitions) // count : (number + 1) * len(partitions) // count]
             self.token.partition, self.token.end_partition = slice_[0], slice_[-1] + 1

@@ -16,6 +16,7 @@ class TokenKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TOKEN_KIND_SUBSCRIBE: _ClassVar[TokenKind]
     TOKEN_KIND_FORWARD: _ClassVar[TokenKind]
     TOKEN_KIND_VIEW_FORWARD: _ClassVar[TokenKind]
+    TOKEN_KIND_SLICE: _ClassVar[TokenKind]
 TOKEN_KIND_UNSPECIFIED: TokenKind
 TOKEN_KIND_PAGE: TokenKind
 TOKEN_KIND_SCAN: TokenKind
@@ -23,6 +24,7 @@ TOKEN_KIND_CONSISTENCY: TokenKind
 TOKEN_KIND_SUBSCRIBE: TokenKind
 TOKEN_KIND_FORWARD: TokenKind
 TOKEN_KIND_VIEW_FORWARD: TokenKind
+TOKEN_KIND_SLICE: TokenKind
 
 class Token(_message.Message):
     __slots__ = ("kind", "table", "generation", "request_hash", "issue_time_ms", "after_key", "partition", "rows_given", "next_offsets", "partitions", "skips", "changelog_topic_id", "resume_token", "incarnation_ids", "incarnations", "gateways", "leader_epochs", "gaps", "everything", "partition_bits", "floors", "view", "end_partition")
