@@ -1,15 +1,87 @@
-"""A local table of the Python client, where it takes no gateway: how old it is, and the bytes of keys."""
+"""A local table of the Python client, where it takes no gateway: its age, its directory, and the bytes of keys."""
 
+import random
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tablegate.client.local.directory import CopyDirectory, CopyState
 from tablegate.client.local.freshness import Freshness
 from tablegate.client.local.keys import KeyEncoder
 from tablegate.gateway.contract.keys import encode_key
 from tests.kit.table.contracts import bind_visits
+
+PAGE_BYTES = 4_096
+FORKING = """
+import os, sys
+from tablegate.client.local.directory import CopyDirectory, LocalTableError
+
+def opened():
+    return CopyDirectory(sys.argv[1], "rows", map_bytes=2**30, boot_id="run")
+
+directory = opened()
+heard, says = os.pipe()
+if not os.fork():
+    os.close(says)
+    try:
+        directory.get(b"key")
+    except LocalTableError as error:
+        print(error, flush=True)
+    directory.close()
+    os.read(heard, 1)  # until its parent is gone
+    os._exit(0)
+os.close(heard)
+assert directory.get(b"key") is None
+directory.close()
+opened().close()
+print("opened again", flush=True)
+"""
+
+
+def _directory(path: Path) -> CopyDirectory:
+    return CopyDirectory(path, "rows", map_bytes=2**30, boot_id="run")
+
+
+def test_a_copy_of_an_open_directory_is_made_anew(tmp_path: Path) -> None:
+    choice = random.Random(5)
+    source = _directory(tmp_path / "source")
+
+    def write(numbers: Iterable[int], state: CopyState) -> CopyState:
+        for number in numbers:
+            source.put(state, b"%08d" % number, choice.randbytes(100))
+        state = replace(state, token=f"{state.token}.")
+        source.commit(state)
+        return state
+
+    state = write(range(5_000), source.publish_copy(source.state))
+    state = write([1], state)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    with (tmp_path / "source/data.mdb").open("rb", buffering=0) as read, (copy / "data.mdb").open("wb") as written:
+        while piece := read.read(64 * PAGE_BYTES if read.tell() else 8 * PAGE_BYTES):
+            written.write(piece)
+            state = write([choice.randrange(5_000)], state)
+    source.close()
+    torn = _directory(copy)
+    assert (torn.state, torn.count()) == (CopyState(), 0)
+    torn.close()
+    whole = _directory(tmp_path / "source")
+    assert (whole.state.token, whole.count()) == (state.token, 5_000)
+    whole.close()
+
+
+def test_a_directory_is_closed_to_what_its_process_forks(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    closed = f'the local table in "{tmp_path}" is closed to a process that was forked: open tables afterwards'
+    assert sorted(done.stdout.splitlines()) == ["opened again", closed]
 
 
 @pytest.mark.parametrize("wrong_s", [-3_600.0, 3_600.0])

@@ -7,9 +7,11 @@ How it works:
 2. `CopyState` is written with the rows that it speaks of. So whatever kills the process, the directory has some state
    with exactly its rows, and the subscription goes on from there.
 3. Nothing is forced to the disk while the table is open: the file outlives its process, and not a machine that stops.
-   So the directory says whether it was closed, and else of which run of the machine it is (as a gateway's store does).
-   What is of another run, another format or another contract is removed, and made anew.
-4. One process has a directory, by a lock on a file; any of its threads may read, one writes.
+   So the directory says whether it was closed, and else of which run of the machine it is (as a gateway's store does),
+   and of which file: a copy of a file that was written meanwhile has pages of several moments.
+   What is of another run or file, another format or another contract is removed, and made anew.
+4. One process has a directory, by a lock on a file; any of its threads may read, one writes. To what it forks, the
+   table is closed.
 
 Decision: docs/decisions/0152-a-local-table-is-a-subscription-on-disk.md
 """
@@ -34,7 +36,7 @@ FREE_BYTES_MIN = 2**20  # with less than that, what a disk refuses is refused be
 FORMAT = b"1"
 
 DATA_FILE, LOCK_FILE, OWNER_FILE = "data.mdb", "lock.mdb", "owner"
-_FORMAT, _FINGERPRINT, _BOOT_ID, _CLEAN, _STATE = b"format", b"fingerprint", b"boot-id", b"clean", b"state"
+_FORMAT, _FINGERPRINT, _RUN, _CLEAN, _STATE = b"format", b"fingerprint", b"run", b"clean", b"state"
 
 _FULL = (lmdb.MapFullError, lmdb.DiskError)
 _DAMAGED = (
@@ -118,6 +120,7 @@ class CopyDirectory:
         self._local = threading.local()
         self._readers: weakref.WeakSet[_Reader] = weakref.WeakSet()
         self._is_closed = False
+        self.is_forked = False  # whether this process was forked from the one that has it
         self._owner = _own(self.path)
         try:
             try:
@@ -128,6 +131,7 @@ class CopyDirectory:
         except BaseException:
             os.close(self._owner)
             raise
+        _OPEN.add(self)
 
     # Opening and closing.
 
@@ -167,6 +171,8 @@ class CopyDirectory:
 
     def _check_trust(self, fingerprint: str, boot_id: str) -> CopyState:
         """Return the state of what is there, and note that it is in use; raise `DirectoryDamaged`."""
+        file = (self.path / DATA_FILE).stat()
+        run = f"{boot_id} {file.st_dev}:{file.st_ino}".encode() if boot_id else b""
         with self._env.begin(db=self._meta, write=True) as transaction:
             expected = {_FORMAT: FORMAT, _FINGERPRINT: fingerprint.encode()}
             found = {name: transaction.get(name) for name in expected}
@@ -175,9 +181,7 @@ class CopyDirectory:
                 if any(transaction.stat(rows)["entries"] for rows in self._rows):
                     raise DirectoryDamaged(f'"{self.path}" has rows of nothing')
             else:
-                is_trusted = transaction.get(_CLEAN) == b"1" or (
-                    boot_id and transaction.get(_BOOT_ID) == boot_id.encode()
-                )
+                is_trusted = transaction.get(_CLEAN) == b"1" or (run and transaction.get(_RUN) == run)
                 if found != expected or not is_trusted:
                     raise DirectoryDamaged(f'"{self.path}" has rows of something else')
                 try:
@@ -188,7 +192,7 @@ class CopyDirectory:
                 not state.is_filling
             ):  # then these are of the copy before, and the process ended before they were removed
                 transaction.drop(self._filled(state), delete=False)
-            for name, value in {**expected, _BOOT_ID: boot_id.encode(), _CLEAN: b"0"}.items():
+            for name, value in {**expected, _RUN: run, _CLEAN: b"0"}.items():
                 transaction.put(name, value)
         self._env.sync(True)  # before any row: whatever reaches the disk first, it says that it is in use
         return state
@@ -216,6 +220,14 @@ class CopyDirectory:
                 transaction.put(_CLEAN, b"1")
             self._env.sync(True)
         self._env.close()
+        _OPEN.discard(self)
+        # Not by closing the file alone: what was forked just now may still have it open.
+        fcntl.flock(self._owner, fcntl.LOCK_UN)
+        os.close(self._owner)
+
+    def after_fork(self) -> None:
+        """Leave it to the process that forked this one: LMDB's readers and the lock are that one's."""
+        self._is_closed = self.is_forked = True
         os.close(self._owner)
 
     @contextmanager
@@ -239,8 +251,12 @@ class CopyDirectory:
         if isinstance(error, _FULL) or self._free_bytes() < FREE_BYTES_MIN:
             return DirectoryFull(f'the disk of "{self.path}" is full: free some space')
         if self._is_closed:
-            return LocalTableError(f'the local table in "{self.path}" is closed')
+            return self._closed_error()
         return LocalTableError(f'cannot use "{self.path}" ({error}): give a directory of your own on a local disk')
+
+    def _closed_error(self) -> LocalTableError:
+        why = " to a process that was forked: open tables afterwards" if self.is_forked else ""
+        return LocalTableError(f'the local table in "{self.path}" is closed{why}')
 
     def _free_bytes(self) -> int:
         try:
@@ -264,7 +280,7 @@ class CopyDirectory:
             reader.is_busy = True
             try:
                 if self._is_closed:
-                    raise LocalTableError(f'the local table in "{self.path}" is closed')
+                    raise self._closed_error()
                 # Not by `_read`, as a function and a `with` would be a third of what this costs.
                 transaction = self._env.begin(view.rows)
                 row: bytes | None = transaction.get(key)
@@ -308,7 +324,7 @@ class CopyDirectory:
             reader.is_busy = True
             try:
                 if self._is_closed:
-                    raise LocalTableError(f'the local table in "{self.path}" is closed')
+                    raise self._closed_error()
                 with self._env.begin() as transaction:
                     answer = read(transaction, view.rows)
             except lmdb.Error as error:
@@ -389,6 +405,18 @@ class CopyDirectory:
 
     def _written(self, state: CopyState) -> Any:
         return self._rows[(state.copy + state.is_filling) % 2]
+
+
+_OPEN: weakref.WeakSet[CopyDirectory] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for directory in [*_OPEN]:
+        directory.after_fork()
+    _OPEN.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _ascending(cursor: Any, start: bytes) -> Iterable[tuple[bytes, bytes]]:

@@ -103,6 +103,8 @@ class LocalTable(Generic[Row]):
 
     def close(self) -> None:
         """End it; the directory keeps the rows for the next one."""
+        if self._directory.is_forked:  # the stream and its thread are of the process that forked this one
+            return
         self._closed.set()
         subscription = self._subscription
         if subscription is not None:
