@@ -99,6 +99,20 @@ def test_flat_rows_are_what_parsed_ones_are(seed: int) -> None:
     assert _table([row.SerializeToString() for row in rows], FLAT) == arrow_table(rows, FLAT)
 
 
+class _Unparsed:
+    """A message that rows are not parsed as."""
+
+    DESCRIPTOR = FLAT.DESCRIPTOR
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_flat_rows_are_read_without_parsing_them(seed: int) -> None:
+    choice = random.Random(seed)
+    rows = [_row(choice) for _ in range(60)]
+    for some in (rows, [FLAT(f0=1.0)], [FLAT()], [FLAT(f8="text", f9=b"bytes")]):
+        assert _table([row.SerializeToString() for row in some], _Unparsed) == arrow_table(some, FLAT)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_with_other_fields_are_what_parsed_ones_are(seed: int) -> None:
     choice = random.Random(seed)
@@ -123,6 +137,7 @@ def _swapped(data: bytes) -> bytes:
         lambda data: data + data,
         lambda data: data + b"\xf8\x7f\x01",  # a field that nobody knows
         lambda data: data + b"\xa0\x06\x01",  # of a known number, and of another wire type
+        lambda _: b"\x78\x82\x80\x80\x80\x10",  # a number of 32 bits, in 33
         lambda _: b"",
     ],
 )

@@ -76,7 +76,7 @@ class _Field(NamedTuple):
     wire: int
     may_be_null: bool
     convert: Callable[["_Found"], pa.Array]
-    size: int = 0  # of a number of fixed width
+    text: str = ""  # of an enum that is not there
 
 
 class _Found(NamedTuple):
@@ -133,7 +133,7 @@ def _field(field: Any) -> _Field | None:
         field.TYPE_BYTES: (_LENGTH, lambda found: _text(found, pa.binary())),
         field.TYPE_ENUM: (_VARINT, _enum_of(field)),
         field.TYPE_BOOL: (_VARINT, lambda found: pc.not_equal(found.values, 0)),
-        field.TYPE_SINT32: (_VARINT, lambda found: _narrow(_zigzag(found.values), pa.int32())),
+        field.TYPE_SINT32: (_VARINT, lambda found: _narrow(_zigzag(_low(found.values)), pa.int32())),
         field.TYPE_SINT64: (_VARINT, lambda found: _zigzag(found.values)),
         field.TYPE_INT32: (_VARINT, lambda found: _narrow(found.values.view(pa.int64()), pa.int32())),
         field.TYPE_INT64: (_VARINT, lambda found: found.values.view(pa.int64())),
@@ -147,7 +147,8 @@ def _field(field: Any) -> _Field | None:
         field.TYPE_SFIXED32: (_FIXED32, lambda found: found.values.view(pa.int32())),
     }
     wire, convert = kinds[field.type]
-    return _Field(field.name, _tag(field.number, wire), wire, may_be_null, convert)
+    text = "" if field.enum_type is None else _enum_names(field).get(0, "0")
+    return _Field(field.name, _tag(field.number, wire), wire, may_be_null, convert, text)
 
 
 def _tag(number: int, wire: int) -> bytes:
@@ -165,7 +166,7 @@ def _read(fields: Sequence[_Field], data: _Bytes, place: pa.Array, ends: pa.Arra
         found, behind = _found(field.wire, data, has, _plus(place, len(field.tag)), place)
         made = field.convert(found)
         if pc.all(has).as_py() is not True:
-            absent = pa.scalar(None, made.type) if field.may_be_null else _nothing(made.type)
+            absent = pa.scalar(None, made.type) if field.may_be_null else _nothing(made.type, field.text)
             made = pc.if_else(has, made, absent)
         columns[field.name] = made
         place = pc.if_else(has, behind, place)
@@ -174,11 +175,11 @@ def _read(fields: Sequence[_Field], data: _Bytes, place: pa.Array, ends: pa.Arra
     return columns
 
 
-def _nothing(kind: pa.DataType) -> pa.Scalar:
+def _nothing(kind: pa.DataType, text: str) -> pa.Scalar:
     if pa.types.is_boolean(kind):
         return pa.scalar(False)
     if pa.types.is_string(kind):
-        return pa.scalar("")
+        return pa.scalar(text)
     return pa.scalar(b"" if pa.types.is_binary(kind) else 0, kind)
 
 
@@ -203,7 +204,7 @@ def _found(wire: int, data: _Bytes, has: pa.Array, body: pa.Array, place: pa.Arr
         raise _OtherLayout
     length = pc.if_else(has, values.view(pa.int64()), 0)
     end = pc.add(behind, length)
-    if pc.any(pc.greater(end, len(data.array) - len(_PADDING))).as_py():
+    if pc.any(pc.and_(has, pc.greater(end, len(data.array) - len(_PADDING)))).as_py():
         raise _OtherLayout
     return _Found(data, has, values, behind, end), end
 
@@ -231,6 +232,10 @@ def _narrow(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return values.cast(kind, safe=False)  # as protobuf does it
 
 
+def _low(values: pa.Array) -> pa.Array:
+    return pc.bit_wise_and(values, pa.scalar(2**32 - 1, pa.uint64()))
+
+
 def _zigzag(values: pa.Array) -> pa.Array:
     half = pc.shift_right(values, pa.scalar(1, pa.uint64())).view(pa.int64())
     sign = pc.bit_wise_and(values, pa.scalar(1, pa.uint64())).view(pa.int64())
@@ -238,17 +243,26 @@ def _zigzag(values: pa.Array) -> pa.Array:
 
 
 def _text(found: _Found, kind: pa.DataType) -> pa.Array:
-    sizes = pc.subtract(found.end, found.start)
-    views = pa.ListViewArray.from_arrays(found.start.cast(pa.int32()), sizes.cast(pa.int32()), found.bytes.array)
-    lists = views.cast(pa.list_(pa.uint8()))
-    offsets, values = lists.buffers()[1], lists.values.buffers()[1]
-    made = pa.Array.from_buffers(kind, len(lists), [None, offsets, values], offset=lists.offset)
+    # All bytes as texts, and what is between two of them as one more each. (Arrow's cast of a ListViewArray to a list,
+    # up to 26.0 at least, takes its offsets and forgets its sizes.)
+    start, end = (places.cast(pa.int32()).cast(pa.uint64()) for places in (found.start, found.end))
+    pairs = pc.bit_wise_or(start, pc.shift_left(end, pa.scalar(32, pa.uint64())))
+    count = 2 * len(pairs) - 1
+    offsets, data = pairs.buffers()[1], found.bytes.array.buffers()[1]
+    both = pa.Array.from_buffers(pa.binary(), count, [None, offsets, data])
+    both.validate(full=True)  # rows that are laid out otherwise may run into each other
+    every_other = pa.py_buffer(b"\x55" * (count // 8 + 1))
+    made = both.filter(pa.Array.from_buffers(pa.bool_(), count, [None, every_other])).view(kind)
     made.validate(full=True)  # text is UTF-8
     return made
 
 
+def _enum_names(field: Any) -> dict[int, str]:
+    return {} if field.enum_type is None else {value.number: value.name for value in field.enum_type.values}
+
+
 def _enum_of(field: Any) -> Callable[[_Found], pa.Array]:
-    values = {} if field.enum_type is None else {value.number: value.name for value in field.enum_type.values}
+    values = _enum_names(field)
     numbers, names = pa.array([*values], pa.int32()), pa.array([*values.values()], pa.string())
 
     def convert(found: _Found) -> pa.Array:
