@@ -106,6 +106,11 @@ def test_a_scan_gives_so_many_rows_and_goes_on(ratings: GrpcCluster) -> None:
             assert sorted(chain.from_iterable(pages)) == list(range(1, ROWS + 1))
             assert [len(page) for page in await scan(asking, limit=12)] == [10, 2]
             assert [len(page) for page in await scan(asking, limit=3)] == [3]
+            sliced = await asking.ask("RatingsService_ScanRatings", scanOptions={"slices": 3})
+            [token] = sliced["progress"]["sliceTokens"]
+            given = {"resumeToken": token}
+            first = await asking.ask("RatingsService_ScanRatings", scanOptions=given)
+            assert [int(row["movieId"]) for row in first["ratings"]] == pages[0]
             forged = await asking.refusal("RatingsService_ScanRatings", scanOptions={"resumeToken": "abc"})
             assert forged.startswith('field "scanOptions.resumeToken": is no token')
             assert "negative" in await asking.refusal("RatingsService_ScanRatings", scanOptions={"limit": -1})
@@ -139,6 +144,10 @@ def test_what_is_wrong_is_the_error_of_a_tool(ratings: GrpcCluster) -> None:
             assert "secret" not in await asking.refusal(tool, movieId="secret")
             assert await asking.refusal(tool) == 'field "movieId": is missing; give it'
             assert await asking.refusal(tool, movieId=None) == 'field "movieId": is missing; give it'
+            keys = [{"movieId": 0}, {}]
+            assert await asking.refusal("RatingsService_BatchGetRatings", keys=keys) == (
+                'field "keys[1].movieId": is missing; give it'
+            )
             assert (await asking.refusal(tool, movieId=1, movie=2)).startswith('field "movie": is no field of')
             wrong = await asking.refusal(tool, movieId=1, readOptions={"maxStaleness": "soon"})
             assert wrong.startswith('field "readOptions.maxStaleness": is not a duration')

@@ -43,7 +43,7 @@ from mcp_types import (
 )
 
 from tablegate.gateway.cli.connecting import AskError, Gateway, ask_errors
-from tablegate.gateway.contract.catalogue import Catalogue, Query, RangeQuery, ScanQuery, SubscribeQuery
+from tablegate.gateway.contract.catalogue import BatchGetQuery, Catalogue, Query, RangeQuery, ScanQuery, SubscribeQuery
 from tablegate.gateway.http.json_codec import JsonCodec
 from tablegate.gateway.http.rest.openapi import ABOUT, kind_text, required_names
 from tablegate.gateway.http.rest.openapi_schemas import Comments, Schema, Schemas
@@ -106,10 +106,12 @@ class QueryTools:
             raise AskError(f"{sentence}; ask for other rows, or for other fields") from None
 
     def _request(self, tool: "_QueryTool", arguments: Mapping[str, Any]) -> Any:
-        for field in tool.required:
-            # To protobuf, what is not given is zero or empty: most likely the key of no row.
-            if arguments.get(field.json_name) is None and arguments.get(field.name) is None:
-                raise InvalidField(field.json_name, "is missing; give it")
+        _check_given(arguments, tool.required)
+        if isinstance(query := tool.query, BatchGetQuery):
+            keys = arguments.get(query.keys.json_name) or arguments.get(query.keys.name)
+            for place, key in enumerate(keys if isinstance(keys, list) else ()):
+                if isinstance(key, dict):
+                    _check_given(key, query.key_fields, f"{query.keys.json_name}[{place}].")
         request_class = tool.query.request_class
         return request_class.FromString(self._codec.from_json(request_class, json.dumps(arguments).encode()))
 
@@ -137,6 +139,7 @@ class QueryTools:
         token = "" if progress is None or query.scan_options is None else progress.resume_token
         if progress is not None:
             progress.resume_token = f"{given + count}.{token}" if token and is_cut else ""
+            progress.slice_tokens[:] = [f"{given}.{each}" for each in progress.slice_tokens]
         return response, f"{count} rows; {_more(query, token)}" if is_cut else ""
 
     async def _read(self, query: Query, request: Message, *, rows_max: int = 0) -> Message:
@@ -170,6 +173,13 @@ class _QueryTool:
     query: Query
     listed: Tool
     required: Sequence[FieldDescriptor]
+
+
+def _check_given(given: Mapping[str, Any], fields: Iterable[FieldDescriptor], path: str = "") -> None:
+    # To protobuf, what is not given is zero or empty: most likely the key of no row.
+    for field in fields:
+        if given.get(field.json_name) is None and given.get(field.name) is None:
+            raise InvalidField(f"{path}{field.json_name}", "is missing; give it")
 
 
 def tool_names(paths: Iterable[str]) -> dict[str, str]:
