@@ -252,7 +252,7 @@ class LocalTable(Generic[Row]):
             end_s = time.monotonic() + max_wait_s
             with self._changed:
                 while (unmet := self._unmet_reason(max_staleness_s)) and not self._has_ended:
-                    if not self._changed.wait(end_s - time.monotonic()):
+                    if not self._changed.wait(min(end_s - time.monotonic(), threading.TIMEOUT_MAX)):
                         break
         if unmet:
             trouble = f" ({self._trouble})" if self._trouble else ""
