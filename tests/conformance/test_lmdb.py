@@ -65,6 +65,17 @@ def test_a_killed_store_opens_again_unless_the_machine_stopped(tmp_path: Path) -
     store.close()
 
 
+def test_a_copy_of_a_store_that_was_open_is_not_trusted(tmp_path: Path) -> None:
+    store = fill(tmp_path / "store")
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    with pytest.raises(StoreCorrupt, match="or it is a copy of one that was"):
+        LmdbStore(tmp_path / "copy", boot_id="boot")
+    store.close()
+    shutil.copytree(tmp_path / "store", tmp_path / "whole")
+    with LmdbStore(tmp_path / "whole", boot_id="boot").snapshot() as snapshot:
+        assert snapshot.position(ID, P0) == position(1)
+
+
 def test_an_unknown_boot_is_no_proof(tmp_path: Path) -> None:
     abandon(fill(tmp_path / "store", boot_id=""))
     with pytest.raises(StoreCorrupt):

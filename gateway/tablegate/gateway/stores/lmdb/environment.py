@@ -22,7 +22,7 @@ TAIL_BYTES_MAX = 2**20  # pages at the end of the file that LMDB may have reserv
 
 DATA_FILE = "data.mdb"
 _DATABASES = ("rows", "history", "tombstones", "repairs", "index", "indexes", "positions", "tables", "meta")
-_FORMAT, _BOOT_ID, _CLEAN = b"format", b"boot-id", b"clean"
+_FORMAT, _RUN, _CLEAN = b"format", b"run", b"clean"
 
 _FULL = (lmdb.MapFullError, lmdb.DiskError)
 _CORRUPT = (
@@ -190,6 +190,9 @@ def _check_size(environment: Environment) -> None:
 
 
 def _check_trust(environment: Environment, boot_id: str) -> None:
+    # A copy of a file that is open has pages of several moments: it is another file, and so of no known run.
+    file = (environment.path / DATA_FILE).stat()
+    run = f"{boot_id} {file.st_dev}:{file.st_ino}".encode() if boot_id else b""
     with environment.env.begin(db=environment.meta, write=True) as transaction:
         found = transaction.get(_FORMAT)
         if found is None and environment.env.info()["last_txnid"] > 1 and transaction.stat(environment.rows)["entries"]:
@@ -197,10 +200,12 @@ def _check_trust(environment: Environment, boot_id: str) -> None:
         if found not in (None, FORMAT_VERSION):
             theirs, ours = found.decode(errors="replace"), FORMAT_VERSION.decode()
             raise StoreCorrupt(f"the store in {environment.path} has format {theirs}, this version writes {ours}")
-        trusted = transaction.get(_CLEAN) == b"1" or (boot_id and transaction.get(_BOOT_ID) == boot_id.encode())
+        trusted = transaction.get(_CLEAN) == b"1" or (run and transaction.get(_RUN) == run)
         if found is not None and not trusted:
-            raise StoreCorrupt(f"the machine stopped while the store in {environment.path} was open")
+            raise StoreCorrupt(
+                f"the machine stopped while the store in {environment.path} was open, or it is a copy of one that was"
+            )
         transaction.put(_FORMAT, FORMAT_VERSION)
-        transaction.put(_BOOT_ID, boot_id.encode())
+        transaction.put(_RUN, run)
         transaction.put(_CLEAN, b"0")
     environment.env.sync(True)  # before any row: a store that is in use must say so, whatever reaches the disk first
