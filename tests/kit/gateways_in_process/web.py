@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pool
 
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.http.json_codec import JsonCodec
-from tablegate.gateway.http.server import HttpServer, keys_limits_of, web_protocols
+from tablegate.gateway.http.server import HttpServer, ServedHosts, keys_limits_of, web_protocols
 from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import NotCaughtUp, Overloaded
 from tablegate.gateway.query.service import query_methods
@@ -59,7 +59,7 @@ class WebServer(ServerThread):
             **self._more,
         }
         web = web_protocols(catalogue, cors_origins=self._origins)
-        return HttpServer(methods, "127.0.0.1:0", web=web, hosts=self._hosts)
+        return HttpServer(methods, "127.0.0.1:0", web=web, hosts=ServedHosts("127.0.0.1:0", self._hosts))
 
     def _odd_methods(self) -> Methods:
         """Return methods that no contract has: their messages are any bytes."""

@@ -28,7 +28,7 @@ REQUEST: Fields = (
     (b":method", b"POST"),
     (b":scheme", b"http"),
     (b":path", b"/echo"),
-    (b":authority", b"somewhere"),
+    (b":authority", b"localhost"),
 )
 
 

@@ -275,8 +275,8 @@ def test_a_client_that_goes_away_ends_its_call(server: WebServer) -> None:
         ("/test.Service/Endless", _envelope(b""), STREAM_PROTO),
     ):
         with _connected(server) as raw:
-            head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n"
-            raw.sendall(head.encode() + b"\r\n" + body)
+            head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {content_type}\r\n"
+            raw.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
             if "Endless" in path:
                 assert raw.recv(1)
             else:

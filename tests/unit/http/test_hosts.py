@@ -6,7 +6,7 @@ from contextlib import closing
 import grpc
 import pytest
 
-from tablegate.gateway.http.server import host_name
+from tablegate.gateway.http.server import ServedHosts, host_name
 from tests.kit.gateways_in_process.web import SERVICE, WebServer
 
 
@@ -30,9 +30,25 @@ def test_other_names_are_misdirected() -> None:
             assert channel.unary_unary(f"{SERVICE}/GetRating", None, None)(b"\x08\x07", timeout=20)  # type: ignore[arg-type]
 
 
-def test_without_names_any_is_served() -> None:
-    with WebServer() as server:
-        assert status(server.port, "anything.example") == 200
+def test_an_address_of_this_machine_alone_is_no_place_for_pages_of_others() -> None:
+    with WebServer() as server:  # it listens on 127.0.0.1
+        for host in ("localhost", f"LOCALHOST:{server.port}", "ratings.localhost", "127.0.0.1", "[::1]:80", "10.0.0.7"):
+            assert status(server.port, host) == 200
+        for host in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "notlocalhost", "[evil]"):
+            assert status(server.port, host) == 421
+        with grpc.insecure_channel(f"127.0.0.1:{server.port}", [("grpc.default_authority", "a.example")]) as channel:
+            assert channel.unary_unary(f"{SERVICE}/GetRating", None, None)(b"\x08\x07", timeout=20)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "10.0.0.7:1", "gateway.example:1"])
+def test_elsewhere_any_name_is_served(address: str) -> None:
+    assert b"anything.example" in ServedHosts(address)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.8.0.1:1", "[::1]:1", "localhost:1"])
+def test_which_addresses_are_of_this_machine_alone(address: str) -> None:
+    assert b"anything.example" not in ServedHosts(address)
+    assert b"anything.example" in ServedHosts(address, ("anything.example",))
 
 
 @pytest.mark.parametrize(

@@ -239,6 +239,14 @@ def test_rows_need_the_right_that_they_need_at_the_data_port(guarded: int) -> No
     assert _asked(f"{url}/console/contracts.json")[0] == _asked(f"{url}/metrics")[0] == 200
 
 
+def test_a_page_whose_own_name_leads_to_the_port_reads_nothing(port: int) -> None:
+    url = f"http://127.0.0.1:{port}"
+    assert _rating_at(port, host="localhost:50061")[0] == 200
+    assert _rating_at(port, host="evil.example:50061")[0] == 421
+    assert _asked(f"{url}{STATUS}", method="POST", body=b"{}", host="evil.example")[0] == 421
+    assert _asked(f"{url}/metrics", host="evil.example")[0] == 421
+
+
 def test_rows_are_for_the_hosts_of_the_data_port(tmp_path: Path) -> None:
     with ServerThread(Admin(tmp_path, hosts=("gateway.example",)).server) as server:
         assert _rating_at(server.port, host="evil.example")[0] == 421

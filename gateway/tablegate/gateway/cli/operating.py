@@ -87,7 +87,8 @@ def serve(
         list[str] | None,
         typer.Option(
             help="Answer requests for this name alone, for example gateway.example, but for gRPC. It keeps away web "
-            "pages whose own names lead here. Repeatable. Default: any name."
+            "pages whose own names lead here. Repeatable. Default: any name; where only this machine reaches the "
+            "address, localhost and numbers."
         ),
     ] = None,
     tables_topic: Annotated[

@@ -4,7 +4,8 @@ Decision: docs/decisions/0008-an-http-server-of-our-own.md
 Decision: docs/decisions/0113-our-http2-beside-others.md
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from ipaddress import ip_address
 from typing import Protocol
 
 from google.protobuf import descriptor_pool
@@ -41,11 +42,41 @@ def host_name(host: bytes) -> bytes:
     return host.partition(b":")[0].lower()
 
 
-def is_misdirected(exchange: Exchange, hosts: Collection[bytes]) -> bool:
-    """Return whether an exchange is for none of these hosts, where there are any; it is told so."""
-    if not hosts or host_name(exchange.headers.get(b"host", b"")) in hosts:
+class ServedHosts:
+    """The names under which requests that are not gRPC are served: `hosts` alone; where there are none, any.
+
+    Any but at an address that only this machine reaches. Whoever asks there calls it localhost or by its number; a page
+    that a browser here has opened, and whose own name now leads here (DNS rebinding), by that name.
+    """
+
+    def __init__(self, address: str, hosts: Iterable[str] = (), *, alone: bool = True) -> None:
+        """`alone`: False to serve `hosts` beside what would be served without them."""
+        self._hosts = frozenset(host.encode("ascii") for host in hosts)
+        self._alone = alone and bool(self._hosts)
+        self._is_local = _is_of_this_machine(host_name(address.encode("ascii", "replace")), is_loopback=True)
+
+    def __contains__(self, name: bytes) -> bool:
+        if name in self._hosts or self._alone:
+            return name in self._hosts
+        return not self._is_local or not name or _is_of_this_machine(name)
+
+
+def _is_of_this_machine(name: bytes, *, is_loopback: bool = False) -> bool:
+    """Return whether a name is no name of the DNS: localhost, or an address; `is_loopback`: one of loopback."""
+    text = name.decode("latin-1").removesuffix(".")
+    if text == "localhost" or text.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(text.strip("[]")).is_loopback or not is_loopback
+    except ValueError:
         return False
-    exchange.respond(_MISDIRECTED, b"this host is not served here; the gateway's --host says which are\n")
+
+
+def is_misdirected(exchange: Exchange, hosts: ServedHosts) -> bool:
+    """Return whether an exchange is for none of these hosts; it is told so."""
+    if host_name(exchange.headers.get(b"host", b"")) in hosts:
+        return False
+    exchange.respond(_MISDIRECTED, b"this host is not served here; start the gateway with --host to name it\n")
     return True
 
 
@@ -61,8 +92,7 @@ class HttpServer:
 
     `shared_port`: other processes may listen on the same port, and share its connections. `web` makes the protocols
     beside gRPC; the first that knows an exchange serves it. `gate` decides who may call; None: whoever connects.
-    `hosts` are the names under which requests that are not gRPC are served, none: any. A page whose own name leads here
-    (DNS rebinding) has another one. `measures`: where calls are counted.
+    `hosts` are the names under which requests that are not gRPC are served. `measures`: where calls are counted.
     """
 
     def __init__(
@@ -75,12 +105,12 @@ class HttpServer:
         shared_port: bool = False,
         call_limits: CallLimits | None = None,
         gate: Gate | None = None,
-        hosts: Iterable[str] = (),
+        hosts: ServedHosts | None = None,
         measures: Measures | None = None,
     ) -> None:
         self._calls = Calls(call_limits, gate, measures)
         self._web = tuple(web(methods, self._calls))
-        self._hosts = frozenset(host.encode("ascii") for host in hosts)
+        self._hosts = hosts or ServedHosts(address)
         # Connections call gRPC themselves: what is common passes nothing here.
         app = GrpcProtocol(methods, self._calls, serve_other=self._serve_web, body_bytes_max=JSON_BYTES_MAX)
         self._listener = Listener(app, address, tls=tls, shared_port=shared_port)

@@ -31,7 +31,7 @@ from tablegate.gateway.http.json_codec import JsonCodec
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.rpc.connect import ConnectProtocol
 from tablegate.gateway.http.rpc.grpc_web import GrpcWebProtocol
-from tablegate.gateway.http.server import HttpServer, WebProtocol, is_misdirected, keys_limits_of
+from tablegate.gateway.http.server import HttpServer, ServedHosts, WebProtocol, is_misdirected, keys_limits_of
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import Call, Methods, UnaryMethod
 from tablegate.gateway.query.errors import NotServed
@@ -99,11 +99,11 @@ def moved_methods() -> Methods:
 class ConsoleQueries:
     """The queries of the contracts for the console, by Connect; `gate` and `hosts` as at the data port."""
 
-    def __init__(self, methods: Methods, codec: JsonCodec, *, gate: Gate | None, hosts: Iterable[str]) -> None:
+    def __init__(self, methods: Methods, codec: JsonCodec, *, gate: Gate | None, hosts: ServedHosts) -> None:
         self.calls = Calls(gate=gate)
         self._connect = ConnectProtocol(methods, self.calls, codec)
         self._paths = frozenset(path.encode() for path in methods)
-        self._hosts = frozenset(host.encode("ascii") for host in hosts)
+        self._hosts = hosts
 
     def serve(self, exchange: Exchange) -> bool:
         """Serve an exchange; return whether its path was that of a query."""
@@ -134,7 +134,7 @@ class AdminServer(HttpServer):
     ) -> None:
         codec = JsonCodec([catalogue.pool, descriptor_pool.Default()], keys_limits_of(catalogue))
         has_rows = tls is None or tls.client_ca is None
-        self._queries = ConsoleQueries(queries if has_rows else {}, codec, gate=gate, hosts=hosts)
+        self._queries = ConsoleQueries(queries if has_rows else {}, codec, gate=gate, hosts=ServedHosts(address, hosts))
 
         def protocols(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
             return (
@@ -152,6 +152,7 @@ class AdminServer(HttpServer):
             web=protocols,
             tls=None if tls is None else replace(tls, client_ca=None),
             shared_port=True,
+            hosts=ServedHosts(address, hosts, alone=False),  # probes ask by any address
         )
 
     @override

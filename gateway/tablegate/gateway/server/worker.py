@@ -36,7 +36,7 @@ from tablegate.gateway.cluster.scatter import Router
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.http.console.console import Console
 from tablegate.gateway.http.rpc.calls import Calls
-from tablegate.gateway.http.server import Guarded, HttpServer, WebProtocol, web_protocols
+from tablegate.gateway.http.server import Guarded, HttpServer, ServedHosts, WebProtocol, web_protocols
 from tablegate.gateway.http.tls import TlsError
 from tablegate.gateway.query.call import Methods
 from tablegate.gateway.query.explain import Explainer
@@ -160,7 +160,7 @@ class _Worker:
             tls=config.tls_files,
             shared_port=True,
             gate=self._gate,
-            hosts=config.hosts,
+            hosts=ServedHosts(config.address, config.hosts),
             measures=measures,
         )
         self._admin: AdminServer | None = None
