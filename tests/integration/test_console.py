@@ -184,6 +184,43 @@ def test_the_keyboard_alone(page):
     assert page.run("document.activeElement.id") == "main", "one goes on from where the new screen begins"
 
 
+def test_an_address_that_is_no_address_leads_somewhere(page):
+    page.open("rows/100%")
+    page.wait("have no table “100%”")
+    page.run("location.hash = '#/map/%E0%A4%A'")
+    page.wait("Partitions of %E0%A4%A")
+
+
+def test_a_row_is_the_one_of_its_key_also_where_that_is_empty(page, gateway):
+    nobody = gateway.catalogue.tables["product_views"].row_class(view_count=77)
+    page.open("row/product_views")
+    page.wait("No row has this key")
+    gateway.do(lambda: gateway.tables["product_views"].put([nobody]))
+    page.wait_for("dd", "it.innerText === '77'")
+    page.open("rows/product_views")
+    page.wait("(empty)")
+    page.click(".grid td a", "(empty)")
+    page.wait_for("dd", "it.innerText === '77'")
+    gateway.do(lambda: gateway.tables["product_views"].delete([nobody]))
+
+
+def test_hostile_rows_are_text(page, gateway):
+    table = gateway.tables["customers"]
+    names = ("<img src=x onerror=alert(1)>", "<script>alert(1)</script>", "javascript:alert(1)", "\u202eevil\0\u2028")
+    rows = [
+        gateway.catalogue.tables["customers"].row_class(id=100_000 + number, account_number=f"X-{number}", name=name)
+        for number, name in enumerate((*names, "w" * 1_000_000))
+    ]
+    gateway.do(lambda: table.put(rows))
+    page.open("rows/customers?query=ListCustomers&idFrom=100000")
+    page.wait("5 rows")
+    shown = page.run("[...document.querySelectorAll('.grid td:nth-child(2)')].map((it) => it.textContent)")
+    assert [text for text in shown if text][: len(names)] == list(names)
+    assert page.run("document.querySelectorAll('.grid td img, .grid td script').length") == 0
+    assert page.run("document.querySelector('.grid').textContent.length") < 10_000, "a megabyte is not in the table"
+    gateway.do(lambda: table.delete(rows))
+
+
 def test_colours_are_chosen_and_kept(page):
     page.open("tables")
     page.wait("serving")
@@ -231,6 +268,20 @@ def test_rows_alone_may_need_a_credential(browser, tmp_path):
         page.wait("serving")
         page.click("tbody a")
         page.wait("You may not see this")
+        page.fill("credential", "the-key")
+        page.click(".refused [type=submit]")
+        page.wait("20 rows")
+        page.run("sessionStorage.clear()")
+
+
+def test_a_credential_that_cannot_be_sent_is_asked_for_again(browser, tmp_path):
+    with ConsoleGateway({"ratings": 20}, contracts=[RATINGS], access=_access_file(tmp_path)) as gateway:
+        page = ConsolePage(browser, gateway.port)
+        page.open("rows/ratings")
+        page.wait("You may not see this")
+        page.fill("credential", "“the-key”")
+        page.click(".refused [type=submit]")
+        page.wait("has characters that none has")
         page.fill("credential", "the-key")
         page.click(".refused [type=submit]")
         page.wait("20 rows")

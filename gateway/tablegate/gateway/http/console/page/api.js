@@ -5,6 +5,7 @@
 
 const BASE = new URL(".", location.href);
 const CREDENTIAL_KEY = "tablegate-credential"; // in the session's storage: it ends with the tab
+const SENDABLE = /^[\x21-\x7e]+$/; // the browser sends no other in a header
 const HEADER_BYTES = 5;
 const LAST = 2;
 
@@ -39,6 +40,8 @@ export function setCredential(text) {
 
 function headers(contentType) {
   const credential = sessionStorage.getItem(CREDENTIAL_KEY);
+  if (credential && !SENDABLE.test(credential))
+    throw new CallError("refused", "", "the credential has characters that none has, such as quotes of a text");
   return {
     ...(contentType && { "content-type": contentType }),
     ...(credential && { authorization: `Bearer ${credential}` }),

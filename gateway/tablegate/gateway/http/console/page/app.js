@@ -29,9 +29,18 @@ function placeOf(hash) {
   const [screen, table = ""] = path.split("/");
   return {
     screen: screen || "tables",
-    table: decodeURIComponent(table),
+    table: decoded(table),
     texts: Object.fromEntries(new URLSearchParams(query)),
   };
+}
+
+// What is no escape stands for itself: "100%".
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 function go(path) {

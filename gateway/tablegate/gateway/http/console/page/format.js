@@ -66,7 +66,7 @@ export function cell(value, column) {
   if (value === undefined) return column.repeated || column.optional ? NONE : beginning(column);
   if (typeof value === "object") return JSON.stringify(value);
   if (column.type === "google.protobuf.Timestamp") return String(value).replace("T", " ").replace("Z", "");
-  return String(value);
+  return Object.is(value, -0) ? "-0" : String(value);
 }
 
 function beginning(column) {

@@ -5,7 +5,13 @@ import { cell, isNumber } from "./format.js";
 import { html } from "./ui.js";
 
 const ROW_PX = 30;
+const SHOWN_MAX = 500;
 const BEYOND = 12; // rows above and below those that are seen
+
+// More is not seen on one line, and a browser is slow with lines of a megabyte.
+function beginning(text) {
+  return text.length > SHOWN_MAX ? `${text.slice(0, SHOWN_MAX)}…` : text;
+}
 
 export function Grid({ label, columns, rows, total, link, isChanged, onEnd }) {
   const box = useRef(null);
@@ -38,8 +44,8 @@ export function Grid({ label, columns, rows, total, link, isChanged, onEnd }) {
     const number = first + place;
     return html`<tr key=${number} aria-rowindex=${number + 2} class=${isChanged(row) ? "changed" : ""}>
       ${columns.map((column, at) => {
-        const text = cell(row[column.name], column);
-        const shown = at === 0 && link ? html`<a href=${link(row)}>${text}</a>` : text;
+        const text = beginning(cell(row[column.name], column));
+        const shown = at === 0 && link ? html`<a href=${link(row)}>${text || "(empty)"}</a>` : text;
         return html`<td key=${column.name} class=${isNumber(column) ? "number" : ""}>${shown}</td>`;
       })}
     </tr>`;

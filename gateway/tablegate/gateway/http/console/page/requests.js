@@ -28,7 +28,7 @@ export function requestOf(query, texts) {
   return request;
 }
 
-function valueOf({ type, values }, text) {
+export function valueOf({ type, values }, text) {
   if (type === "bool") return text === "true";
   if (type === "string" || type === "bytes" || values || WIDE.test(type) || type.endsWith("Timestamp")) return text;
   if (/^(u?int|s?fixed|sint|sfixed)32$|^(float|double)$/.test(type))
@@ -47,7 +47,7 @@ export function keyTexts(query, row) {
   return texts;
 }
 
-function emptyOf({ type }) {
+export function emptyOf({ type }) {
   return type === "string" || type === "bytes" || type.includes(".") ? "" : type === "bool" ? "false" : "0";
 }
 

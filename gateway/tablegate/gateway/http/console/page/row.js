@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { unary } from "./api.js";
 import { cell, clock } from "./format.js";
-import { commandsOf, keyTexts, requestOf } from "./requests.js";
+import { commandsOf, emptyOf, keyTexts, requestOf, valueOf } from "./requests.js";
 import { keyOf, useRows } from "./rowset.js";
 import { GATEWAY } from "./status.js";
 import { Empty, html, Loading, Problem, sentence, Stale, usePolled } from "./ui.js";
@@ -69,7 +69,11 @@ function Shown({ table, set, row, error, again, isLive, latest }) {
 function liveQuery(table, get, texts) {
   for (const query of table.queries.filter((each) => each.kind === "subscribe")) {
     const values = new Map(
-      get.params.map((param) => [param.column, requestOf({ params: [param] }, texts)[param.name]]),
+      // One that is left out would be no filter: the row is that of the key with nothing there.
+      get.params.map((param) => [
+        param.column,
+        requestOf({ params: [param] }, texts)[param.name] ?? valueOf(param, emptyOf(param)),
+      ]),
     );
     const params = get.params.map((param) =>
       query.params.find((each) => each.column === param.column && each.op === "EQ" && !each.repeated),
