@@ -222,6 +222,7 @@ def test_keys_that_could_not_be_read_are_read_later(
     ("text", "sentence"),
     [
         ("[[key", "is no TOML"),
+        (f"key = {'9' * 5_000}", "is no TOML"),
         ("keys = 1", '"keys" is unknown; known are key'),
         ("key = 1", '"key" is no list'),
         ("key = [1]", "number 1 is no table"),

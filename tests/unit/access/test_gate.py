@@ -286,6 +286,8 @@ def is_refused_now(world: World) -> bool:
     ("text", "reason"),
     [
         ("[[rule]", "it is no TOML: "),
+        (f"rule = {'9' * 5_000}", "it is no TOML: "),
+        (f"rule = {'[' * 5_000}", "it is no TOML: "),
         ("[rules]", '"rules" is no section; there are api_keys, audit, certificates, issuer, limit, policy, rule'),
         ("", "the file has no [[rule]]"),
     ],

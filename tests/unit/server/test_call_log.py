@@ -15,7 +15,13 @@ from tablegate.gateway.query.explain import Explainer
 from tablegate.gateway.query.service import query_methods, table_accesses
 from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.server.call_log import CallLog
-from tablegate.gateway.server.log_settings import LogSettings, LogSettingsError, WatchedLogSettings, read_log_settings
+from tablegate.gateway.server.log_settings import (
+    FILE_BYTES_MAX,
+    LogSettings,
+    LogSettingsError,
+    WatchedLogSettings,
+    read_log_settings,
+)
 from tablegate.gateway.stores.notifier import Notifier
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.gateways_in_process.cluster import GrpcCluster
@@ -247,6 +253,8 @@ def test_settings_count_once_the_file_stays_as_it_is(tmp_path: Path, caplog: pyt
         ("slow_call_ms = nan", "slow_call_ms is a number of milliseconds"),
         ("slow_calls_ms = 1", 'has "slow_calls_ms", which is no setting'),
         ("level = ", "is no TOML"),
+        (f"slow_call_ms = {'9' * 5_000}", "is no TOML"),
+        ("access_log = true\n" + "#\n" * FILE_BYTES_MAX, f"is longer than {FILE_BYTES_MAX} bytes; is it the right file?"),
     ],
 )
 def test_settings_that_are_wrong_are_named(tmp_path: Path, text: str, why: str) -> None:

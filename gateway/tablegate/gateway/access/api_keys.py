@@ -90,9 +90,10 @@ def _check_name(name: str, where: str) -> None:
 
 def _read(file: Path) -> dict[bytes, Principal]:
     """Return the principals by the SHA-256 of their keys. A name may have several, so that one key follows another."""
+    data = read_file(file, FILE_BYTES_MAX)
     try:
-        content = tomllib.loads(read_file(file, FILE_BYTES_MAX).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        content = tomllib.loads(data.decode())
+    except (ValueError, RecursionError) as error:  # ValueError alone: a number of too many digits
         raise AccessFileError(f'"{file}" is no TOML: {error}') from None
     entries = Section(content, f'"{file}"', ("key",)).get("key") or []
     if not isinstance(entries, list):

@@ -257,7 +257,7 @@ def read_access_file(file: Path) -> Mapping[str, Any]:
         raise AccessFileError(f"it cannot be read: {error.strerror}; check the path and its mode") from None
     except UnicodeDecodeError:
         raise AccessFileError("it is no UTF-8; save it as such") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError alone: a number of too many digits
         raise AccessFileError(f"it is no TOML: {error}") from None
     unknown = sorted(settings.keys() - SECTIONS)
     if unknown:

@@ -52,7 +52,7 @@ class Definition:
             found: Mapping[str, Any] = tomllib.loads(file.read_text("utf-8"))
         except OSError as error:
             raise DefinitionError(f'"{file}" cannot be read: {error.strerror}') from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # ValueError alone: a number of too many digits
             raise DefinitionError(f'"{file}" is no TOML: {error}') from None
         known = {one.name for one in fields(Definition)}
         for name, value in found.items():

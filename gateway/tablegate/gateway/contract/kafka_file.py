@@ -193,5 +193,5 @@ def _parsed(file: Path) -> Mapping[str, Any]:
         return tomllib.loads(file.read_text())
     except OSError as error:
         raise KafkaSettingsError(f'"{file}" cannot be read: {error.strerror}') from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError alone: a number of too many digits
         raise KafkaSettingsError(f'"{file}" is no TOML: {error}') from None

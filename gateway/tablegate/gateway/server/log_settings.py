@@ -47,10 +47,13 @@ def read_log_settings(path: Path, level: int) -> LogSettings:
     """Return what a file says; `level` where it names none. Raise `LogSettingsError`."""
     try:
         with path.open("rb") as file:
-            content = tomllib.loads(file.read(FILE_BYTES_MAX).decode())
+            data = file.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise LogSettingsError(f'"{path}" is longer than {FILE_BYTES_MAX} bytes; is it the right file?')
+        content = tomllib.loads(data.decode())
     except OSError as error:
         raise LogSettingsError(f'"{path}" cannot be read: {error.strerror}; check the path and its mode') from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError alone: a number of too many digits
         raise LogSettingsError(f'"{path}" is no TOML: {error}') from None
     for name in content:
         if name not in ("level", "access_log", "slow_call_ms"):
