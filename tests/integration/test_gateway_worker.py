@@ -118,7 +118,17 @@ def test_calls_are_logged_while_the_file_of_settings_says_so(tmp_path: Path, add
         _get(address)
         return bool(lines(message))
 
-    with _worker(tmp_path / "store", address, log_settings=file) as worker:
+    admin = reserve_address("127.0.0.1:0", insecure=False)
+
+    def ask_as_the_console() -> bool:
+        request = urllib.request.Request(f"http://{admin.address}{GET}", b'{"movieId": "1"}')
+        request.add_header("content-type", "application/json")
+        request.add_header("x-request-id", "of-the-console")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert answer.status == 200
+        return "of-the-console" in [line["request_id"] for line in lines("call")]
+
+    with admin.holder, _worker(tmp_path / "store", address, admin.address, file) as worker:
         assert [_event(worker), _event(worker)] == ["listening", "serving"]
         _get(address)
         assert not lines("call")
@@ -126,6 +136,7 @@ def test_calls_are_logged_while_the_file_of_settings_says_so(tmp_path: Path, add
         _soon(lambda: logs("call") and logs("slow call"), 30)
         assert {(line["method"], line["code"]) for line in lines("call")} == {(GET, "OK")}
         assert lines("slow call")[0]["reads"] == "1 of 3 partitions: that of its movie_id"
+        _soon(ask_as_the_console, 30)
         file.write_text('level = "error"\n')
 
         def is_silent() -> bool:

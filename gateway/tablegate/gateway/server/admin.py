@@ -155,6 +155,11 @@ class AdminServer(HttpServer):
             hosts=ServedHosts(address, hosts, alone=False),  # probes ask by any address
         )
 
+    @property
+    def query_calls(self) -> Calls:
+        """Return what is at work of the queries."""
+        return self._queries.calls
+
     @override
     def check_streams(self) -> None:
         super().check_streams()

@@ -238,9 +238,10 @@ class _Worker:
             self._health_at_s = time.monotonic() + HEALTH_TIMES * (time.monotonic() - begin_s)
 
     def _use_log_settings(self) -> None:
-        now, log, calls = self._log_settings.now, self._call_log, self._server.calls
+        now, log = self._log_settings.now, self._call_log
         log.logs_all, log.slow_s = now.access_log, now.slow_s
-        calls.on_ended = log.note if log.is_on else None
+        for calls in (self._server.calls, *([] if self._admin is None else [self._admin.query_calls])):
+            calls.on_ended = log.note if log.is_on else None
 
     def _check_health(self) -> None:
         was_serving = self._health.serving
