@@ -98,6 +98,17 @@ def test_every_worker_answers_for_all(tmp_path: Path) -> None:
         assert holder.address == admin  # which `tablegate drain` asks
 
 
+def test_the_numbers_of_an_earlier_run_are_forgotten(tmp_path: Path) -> None:
+    """In a container the parent has the same process id in each run, so they would count as those of this one."""
+    data = tmp_path / "data"
+    with GatewayProcess(data, NO_BROKER, options=["--admin", "127.0.0.1:0"]):
+        [earlier] = (data / "processes").glob("worker-0.json")
+        of_more_workers = earlier.with_stem("worker-99")
+        of_more_workers.write_bytes(earlier.read_bytes())
+    with GatewayProcess(data, NO_BROKER, options=["--admin", "127.0.0.1:0"]):
+        assert not of_more_workers.exists()
+
+
 def _asked(address: str, path: str) -> tuple[int, str]:
     try:
         with urllib.request.urlopen(f"http://{address}/{path}", timeout=30) as answer:

@@ -22,6 +22,7 @@ from tablegate.gateway.server.child import (
     ChildConfig,
     child_command,
     child_environment,
+    forget_processes,
     paths_of,
 )
 from tablegate.gateway.server.config import ServeConfig, ServeError
@@ -74,6 +75,7 @@ def serve(config: ServeConfig) -> int:
     try:
         admin = reserve_admin(config, reserved)
         lock = lock_data(config.data, _address(config, reserved, admin))
+        forget_processes(config.store)
         keys = token_keys(config)
         _open_log(config)
         contract = base64.b64encode(files.SerializeToString()).decode("ascii")

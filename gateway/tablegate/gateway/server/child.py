@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import resource
+import shutil
 import select
 import signal
 import sys
@@ -246,6 +247,14 @@ class ProcessFile:
         except (OSError, ValueError):  # a disk was full, or lost its power
             return {}
         return numbers if numbers.get("parent") == self._parent else {}  # not of an earlier run
+
+
+def forget_processes(store: Path) -> None:
+    """Remove the files of the children of an earlier run, which another version may have written.
+
+    By its number alone a parent is not told from the one before: in a container it is always the same.
+    """
+    shutil.rmtree(store.parent / _PROCESSES, ignore_errors=True)
 
 
 def _open_and_resident() -> Numbers:
