@@ -59,6 +59,18 @@ def test_a_file(client, path, content_type):
     assert client.ask("POST", f"/console{path}", b"{}").status == 405
 
 
+def test_a_file_is_asked_about_by_head(client):
+    got, asked = client.ask("GET", "/console/app.js"), client.ask("HEAD", "/console/app.js")
+    assert (asked.status, asked.body) == (200, b"")
+    assert asked.headers["etag"] == got.headers["etag"]
+    assert client.ask("HEAD", "/console/").status == 308
+
+
+def test_a_file_is_unpacked_for_who_wants_it_so(client):
+    answer = client.ask("GET", "/console/app.js", accept_encoding="gzip;q=0, identity")
+    assert "content-encoding" not in answer.headers
+
+
 def test_nothing_else_is_a_file(client):
     names = ("README.md", "vendor/README.md", "vendor/preact.LICENSE", "index.html", "console.py", "page/app.js")
     ways_up = (

@@ -56,7 +56,7 @@ def test_etags_are_the_same_in_another_process(server):
 
 def test_a_page_is_only_got(client):
     answer = client.ask("POST", "/docs", b"{}")
-    assert (answer.status, answer.headers["allow"]) == (405, "GET")
+    assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
 
 
 def test_nothing_else_is_a_page(client):

@@ -254,7 +254,10 @@ def test_settings_count_once_the_file_stays_as_it_is(tmp_path: Path, caplog: pyt
         ("slow_calls_ms = 1", 'has "slow_calls_ms", which is no setting'),
         ("level = ", "is no TOML"),
         (f"slow_call_ms = {'9' * 5_000}", "is no TOML"),
-        ("access_log = true\n" + "#\n" * FILE_BYTES_MAX, f"is longer than {FILE_BYTES_MAX} bytes; is it the right file?"),
+        (
+            "access_log = true\n" + "#\n" * FILE_BYTES_MAX,
+            f"is longer than {FILE_BYTES_MAX} bytes; is it the right file?",
+        ),
     ],
 )
 def test_settings_that_are_wrong_are_named(tmp_path: Path, text: str, why: str) -> None:

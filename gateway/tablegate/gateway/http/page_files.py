@@ -6,13 +6,16 @@ from collections.abc import Callable
 from functools import cache
 
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
+from tablegate.gateway.http.rpc.compression import accepts_gzip
 from tablegate.gateway.query.call import Fields
 
 HTML, STYLE = b"text/html; charset=utf-8", b"text/css; charset=utf-8"
 SCRIPT, JSON_TYPE = b"text/javascript; charset=utf-8", b"application/json"
 
+GOT_BY = (b"GET", b"HEAD")
+
 _GZIP = (b"content-encoding", b"gzip")
-_METHOD_NOT_ALLOWED = ResponseHeaders(405, (TEXT, (b"allow", b"GET")))
+_METHOD_NOT_ALLOWED = ResponseHeaders(405, (TEXT, (b"allow", b"GET, HEAD")))
 
 
 def page_fields(*, script_hash: str = "") -> Fields:
@@ -52,14 +55,14 @@ class PageFile:
 
     def serve(self, exchange: Exchange) -> None:
         """Answer with the file, or with 304 where the client has it."""
-        if exchange.method != b"GET":
+        if exchange.method not in GOT_BY:
             refuse_method(exchange)
             return
         etag = self._etag()
         fields = (*self._fields, (b"etag", b"W/" + etag))  # weak: it is the same whether packed or not
         if etag in exchange.headers.get(b"if-none-match", b""):
             exchange.respond(ResponseHeaders(304, fields), b"")
-        elif b"gzip" in exchange.headers.get(b"accept-encoding", b""):
+        elif accepts_gzip(exchange.headers.get(b"accept-encoding")):
             exchange.respond(ResponseHeaders(200, (*fields, _GZIP)), self._load())
         else:
             exchange.respond(ResponseHeaders(200, fields), gzip.decompress(self._load()))

@@ -10,8 +10,8 @@ import logging
 import math
 import os
 import resource
-import shutil
 import select
+import shutil
 import signal
 import sys
 import threading

@@ -21,6 +21,7 @@ from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.http.console.contracts import contracts_value
 from tablegate.gateway.http.exchange import Exchange, ResponseHeaders
 from tablegate.gateway.http.page_files import (
+    GOT_BY,
     HTML,
     JSON_TYPE,
     PAGE_FIELDS,
@@ -66,7 +67,7 @@ class Console:
             file.serve(exchange)
         elif path != START + b"/":
             return False
-        elif exchange.method == b"GET":
+        elif exchange.method in GOT_BY:
             exchange.respond(_MOVED, b"")
         else:
             refuse_method(exchange)

@@ -24,6 +24,7 @@ from tablegate.gateway.contract.catalogue import Catalogue, Query, ScanQuery, Su
 from tablegate.gateway.contract.http_rules import ONE, REST, HttpRoute
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
 from tablegate.gateway.http.page_files import (
+    GOT_BY,
     HTML,
     JSON_TYPE,
     PAGE_FIELDS,
@@ -89,7 +90,7 @@ class Pages:
             return False
         if page is not None:
             page.serve(exchange)
-        elif exchange.method != b"GET":
+        elif exchange.method not in GOT_BY:
             refuse_method(exchange)
         else:
             self._respond_start(exchange)
