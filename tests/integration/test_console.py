@@ -204,6 +204,18 @@ def test_a_row_is_the_one_of_its_key_also_where_that_is_empty(page, gateway):
     gateway.do(lambda: gateway.tables["product_views"].delete([nobody]))
 
 
+def test_a_command_shows_all_that_it_does(page):
+    """A key may have characters that turn the line around, or that a terminal obeys."""
+    page.open("row/product_views?product=a%E2%80%AEb%C2%9B2J")
+    page.wait("grpcurl -plaintext")
+    for name in ("curl", "Python", "grpcurl"):
+        page.run(f"[...document.querySelectorAll('.tabs button')].find((it) => it.innerText === '{name}').click()")
+        page.wait_for("pre", f"it.getAttribute('aria-label') === '{name}'")
+        shown = page.text("pre")
+        assert r"a\u202eb\u009b2J" in shown
+        assert all(each.isprintable() or each == "\n" for each in shown)
+
+
 def test_hostile_rows_are_text(page, gateway):
     table = gateway.tables["customers"]
     names = ("<img src=x onerror=alert(1)>", "<script>alert(1)</script>", "javascript:alert(1)", "\u202eevil\0\u2028")

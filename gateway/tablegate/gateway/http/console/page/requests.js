@@ -3,6 +3,7 @@
 import { hasCredential } from "./api.js";
 
 const WIDE = /64$/; // proto3's JSON has them as text: JavaScript's numbers are too narrow
+const UNSEEN = /[\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 
 export const OPERATORS = {
   EQ: "=",
@@ -54,7 +55,7 @@ export function emptyOf({ type }) {
 export function commandsOf(query, request, dataPort) {
   const host = `${location.hostname}:${dataPort}`;
   const isTls = location.protocol === "https:";
-  const data = shell(JSON.stringify(request));
+  const data = shell(json(request));
   const [bearer, pythonBearer] = hasCredential()
     ? [` \\\n  -H "authorization: Bearer $TOKEN"`, `, metadata=[("authorization", f"Bearer {token}")]`]
     : ["", ""];
@@ -63,6 +64,11 @@ export function commandsOf(query, request, dataPort) {
     curl: `curl ${location.protocol}//${host}/${query.path} \\\n  -H 'content-type: application/json'${bearer} \\\n  -d ${data}`,
     Python: python(query, request, host, isTls, pythonBearer),
   };
+}
+
+// As somebody sees it who copies it: what turns a line around, or what a terminal obeys, is escaped.
+function json(value) {
+  return JSON.stringify(value).replace(UNSEEN, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
 function shell(text) {
@@ -106,7 +112,7 @@ function literal(value) {
   if (Array.isArray(value)) return `[${value.map(literal).join(", ")}]`;
   if (typeof value === "object")
     return `{${Object.entries(value)
-      .map(([name, each]) => `${JSON.stringify(name)}: ${literal(each)}`)
+      .map(([name, each]) => `${json(name)}: ${literal(each)}`)
       .join(", ")}}`;
-  return JSON.stringify(value);
+  return json(value);
 }

@@ -166,7 +166,7 @@ function Explanation({ value }) {
 function Changes({ list, isLive }) {
   const field = (change) => (column) => {
     const [was, is] = [change.before, change.row].map((row) => cell(row[column.name], column));
-    return html`<br key=${column.name} /><span class="dim">${column.field}</span> ${was} → ${is}`;
+    return html`<br key=${column.name} /><span class="dim">${column.field}</span> <bdi>${was}</bdi> → <bdi>${is}</bdi>`;
   };
   const line = (change) => html`<li key=${change.id}>
     <time>${clock(change.atMs)}</time> ${change.what}${change.fields.map(field(change))}
