@@ -35,22 +35,23 @@ def _named() -> dict[str, list[str]]:
     return found
 
 
-def _named_in_typescript() -> dict[str, list[str]]:
+def _named_in_other_languages() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for path in sorted((ROOT / "clients/typescript/src").glob("*.ts")):
+    clients = ROOT / "clients"
+    for path in sorted([*clients.glob("typescript/src/*.ts"), *clients.glob("go/*.go")]):
         for name in _NAMED.findall(path.read_text()):
             found.setdefault(name, []).append(path.name)
     return found
 
 
 def test_modules_name_decisions_that_are_there() -> None:
-    everywhere = [*_named().items(), *_named_in_typescript().items()]
+    everywhere = [*_named().items(), *_named_in_other_languages().items()]
     wrong = [f"{module}: {name}" for name, modules in everywhere for module in modules if name not in DECISIONS]
     assert not wrong, "no such decision: " + "; ".join(wrong)
 
 
 def test_each_decision_is_named_by_a_module() -> None:
-    named = {**_named(), **_named_in_typescript()}
+    named = {**_named(), **_named_in_other_languages()}
     assert set(DECISIONS) - set(named) == OF_NO_MODULE
     assert all(len(set(modules)) <= 3 for modules in named.values()), "one to three modules, where a reader asks why"
 

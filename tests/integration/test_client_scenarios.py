@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.client_scenarios.built import CLIENTS, built_typescript, site
+from tests.kit.client_scenarios.built import CLIENTS, built_go, built_typescript, site
 from tests.kit.client_scenarios.clients import PageClient, ProgramClient, PythonClient
 from tests.kit.client_scenarios.play import Play, Scenario, scenarios
 from tests.kit.gateway_processes.gateway import soon
@@ -22,6 +22,11 @@ each_scenario = pytest.mark.parametrize("scenario", scenarios(), ids=lambda scen
 @pytest.fixture(scope="module")
 def typescript() -> Path:
     return built_typescript()
+
+
+@pytest.fixture(scope="module")
+def go_driver() -> Path:
+    return built_go() / "driver/driver"
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +67,14 @@ def test_the_typescript_client_in_node(scenario: Scenario, typescript: Path, tmp
 @each_scenario
 def test_the_typescript_client_in_a_page(scenario: Scenario, page: PageClient, tmp_path: Path) -> None:
     with Play(page, tmp_path) as play:
+        play.run(scenario)
+
+
+@pytest.mark.tools
+@each_scenario
+def test_the_go_client(scenario: Scenario, go_driver: Path, tmp_path: Path) -> None:
+    # A race that the detector finds ends the program.
+    with ProgramClient(["env", "GORACE=halt_on_error=1", go_driver]) as client, Play(client, tmp_path) as play:
         play.run(scenario)
 
 

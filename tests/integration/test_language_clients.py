@@ -28,7 +28,7 @@ class Language(NamedTuple):
 
 
 LANGUAGES = {
-    "go": Language(("go",), "install Go 1.25 or newer", (str(CLIENTS / "go/ratings"),)),
+    "go": Language(("go",), "install Go 1.25 or newer", (str(CLIENTS / "go/example/ratings"),)),
     "java": Language(
         ("mvn", "javac"),
         "install Maven and a JDK 17 or newer",

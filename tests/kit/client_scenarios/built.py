@@ -38,6 +38,14 @@ def built_typescript() -> Path:
     return CLIENTS / "typescript/test/dist"
 
 
+def built_go() -> Path:
+    """Return the directory of the Go client's example, built; skip the test without Go."""
+    if shutil.which("go") is None:
+        pytest.skip("the Go client needs go: install Go 1.25 or newer")
+    make_clients("go/example/driver/driver", "go/example/ratings")
+    return CLIENTS / "go/example"
+
+
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         """Say nothing of requests."""

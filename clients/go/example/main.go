@@ -23,8 +23,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	ratings "tablegate/clients/gen/examples/ratings/v1"
-	tablegate "tablegate/clients/gen/tablegate/v1"
+	ratings "example.org/tablegate/example/gen/examples/ratings/v1"
+	tablegate "example.org/tablegate/example/gen/tablegate/v1"
 )
 
 //go:generate buf generate
