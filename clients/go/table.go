@@ -73,7 +73,7 @@ type Status struct {
 //
 // Decision: docs/decisions/0160-the-go-client-reads-descriptors.md
 type LiveTable[Row proto.Message] struct {
-	onChange func(Change[Row])
+	onChange OnChange[Row]
 	stop     context.CancelFunc
 	done     chan struct{}
 
@@ -83,14 +83,18 @@ type LiveTable[Row proto.Message] struct {
 	changed chan struct{} // closed, and made anew, with each message
 }
 
+// OnChange gets a change of a table, which has it by then. Changes come in order, in one goroutine; the table goes on when
+// it returns. It may close the table.
+type OnChange[Row proto.Message] func(table *LiveTable[Row], change Change[Row])
+
 // Open opens a table, which follows until ctx is done:
 //
 //	table, err := tablegate.Open[*ratings.Rating](ctx, client.SubscribeRatings, &ratings.SubscribeRatingsRequest{}, nil)
 //
-// onChange, where it is not nil, gets each change in order, once the table has it; the table does not go on before it
-// returns. ErrContractMismatch: method is no Subscribe, or has other rows.
+// onChange, where it is not nil, may be called before this returns. ErrContractMismatch: method is no Subscribe, or has
+// other rows.
 func Open[Row proto.Message, Request, Response any](
-	ctx context.Context, method Method[Request, Response], request *Request, onChange func(Change[Row]),
+	ctx context.Context, method Method[Request, Response], request *Request, onChange OnChange[Row],
 ) (*LiveTable[Row], error) {
 	// Its rows are here alone: a token that is refused costs a snapshot, and nothing that nobody could tell.
 	subscription, err := newSubscription[Row](method, request, subscribeSettings{tokens: &TokenMemory{}, restarts: true})
@@ -198,10 +202,14 @@ func (t *LiveTable[Row]) follow(events []Event[Row]) bool {
 		if !goesOn {
 			return false
 		}
-		if t.onChange != nil {
-			for _, change := range changes {
-				t.onChange(change)
+		if t.onChange == nil {
+			continue
+		}
+		for _, change := range changes {
+			if t.Status().State == Closed {
+				return false
 			}
+			t.onChange(t, change)
 		}
 	}
 	t.mutex.Lock()

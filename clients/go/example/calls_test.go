@@ -17,7 +17,7 @@ import (
 	pb "example.org/tablegate/example/gen/tablegate/v1"
 )
 
-// service notes what calls bring, and streams one row for ever.
+// service notes what calls bring; its streams have rows 7 and 8, then 9.
 type service struct {
 	ratings.UnimplementedRatingsServiceServer
 	left   chan time.Duration
@@ -41,14 +41,15 @@ func (s *service) SubscribeRatings(
 	if request.SubscribeOptions.ResumeToken == "" {
 		phase = pb.SubscribePhase_SUBSCRIBE_PHASE_RESET
 	}
-	row := &ratings.RatingChange{Change: &ratings.RatingChange_Upsert{Upsert: &ratings.Rating{MovieId: 7}}}
-	for _, each := range []pb.SubscribePhase{phase, pb.SubscribePhase_SUBSCRIBE_PHASE_CURRENT} {
-		progress := &pb.SubscribeProgress{Phase: each, ResumeToken: "1.token"}
+	for movie := int64(7); movie <= 9; movie++ {
+		row := &ratings.RatingChange{Change: &ratings.RatingChange_Upsert{Upsert: &ratings.Rating{MovieId: movie}}}
 		if err := stream.Send(&ratings.SubscribeRatingsResponse{
-			Changes: []*ratings.RatingChange{row}, Progress: progress,
+			Changes:  []*ratings.RatingChange{row},
+			Progress: &pb.SubscribeProgress{Phase: phase, ResumeToken: "1.token"},
 		}); err != nil {
 			return err
 		}
+		phase = pb.SubscribePhase_SUBSCRIBE_PHASE_CURRENT
 	}
 	if s.ends != nil {
 		return s.ends
@@ -107,7 +108,10 @@ func TestEachStreamShowsTheCredentialThatIsGoodThen(t *testing.T) {
 	calls := 0
 	credential := tablegate.CredentialFunc(func(context.Context) (string, error) {
 		calls++
-		return []string{"first", "second"}[calls-1], nil
+		if calls == 1 {
+			return "", status.Error(codes.Unavailable, "its issuer is away")
+		}
+		return []string{"first", "second"}[calls-2], nil
 	})
 	client := serve(t, service, grpc.WithPerRPCCredentials(credential))
 	disconnected := 0
@@ -115,7 +119,7 @@ func TestEachStreamShowsTheCredentialThatIsGoodThen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if event.Kind == tablegate.Disconnected {
+		if event.Kind == tablegate.Disconnected && event.Code == codes.Unauthenticated {
 			disconnected++
 		}
 		if event.Kind == tablegate.Current && disconnected == 1 {
@@ -130,26 +134,26 @@ func TestEachStreamShowsTheCredentialThatIsGoodThen(t *testing.T) {
 }
 
 func TestAListenerMayCloseTheTable(t *testing.T) {
-	service := &service{shown: make(chan []string, 9), closed: make(chan struct{})}
-	client := serve(t, service)
-	opened := make(chan *tablegate.LiveTable[*ratings.Rating], 1)
-	heard := 0
-	table, err := tablegate.Open(t.Context(), client.SubscribeRatings, &ratings.SubscribeRatingsRequest{},
-		func(tablegate.Change[*ratings.Rating]) {
-			heard++
-			(<-opened).Close()
-		})
-	if err != nil {
-		t.Fatal(err)
-	}
-	opened <- table
-	<-table.Done()
-	<-service.closed
-	if err := table.WaitLive(t.Context()); err != tablegate.ErrClosed || heard != 1 {
-		t.Error(err, heard)
-	}
-	if row, has := table.Get(7); !has || row.MovieId != 7 {
-		t.Error("its rows stay:", row, has)
+	for closedBy, want := range map[int]int{1: 2, 3: 3} { // within the snapshot of two rows; within a message after it
+		service := &service{shown: make(chan []string, 9), closed: make(chan struct{})}
+		heard := 0
+		table, err := tablegate.Open(t.Context(), serve(t, service).SubscribeRatings, &ratings.SubscribeRatingsRequest{},
+			func(table *tablegate.LiveTable[*ratings.Rating], _ tablegate.Change[*ratings.Rating]) {
+				if heard++; heard == closedBy {
+					table.Close()
+				}
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-table.Done()
+		<-service.closed
+		if err := table.WaitLive(t.Context()); err != tablegate.ErrClosed || heard != closedBy {
+			t.Error(err, heard)
+		}
+		if row, has := table.Get(8); !has || row.MovieId != 8 || table.Len() != want {
+			t.Error("its rows stay:", row, table.Len())
+		}
 	}
 }
 

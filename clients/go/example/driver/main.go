@@ -74,6 +74,17 @@ type told struct {
 	sizes map[int]bool
 }
 
+func (t *told) hear(table *tablegate.LiveTable[*ratings.Rating], change tablegate.Change[*ratings.Rating]) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	t.sizes[table.Len()] = true
+	if change.Deleted {
+		delete(t.heard, change.Key.String())
+	} else {
+		t.heard[change.Key.String()] = change.Row.RatingCount
+	}
+}
+
 func (d *driver) ask(asked *command) (any, error) {
 	ctx := context.Background()
 	switch asked.Do {
@@ -114,26 +125,11 @@ func (d *driver) open(ctx context.Context, asked *command) error {
 		return err
 	}
 	told := &told{heard: map[string]int64{}, sizes: map[int]bool{}}
-	opened := make(chan *tablegate.LiveTable[*ratings.Rating], 1)
-	var table *tablegate.LiveTable[*ratings.Rating] // of the goroutine that is told
 	client := ratings.NewRatingsServiceClient(connection)
-	d.table, err = tablegate.Open(ctx, client.SubscribeRatings, request, func(change tablegate.Change[*ratings.Rating]) {
-		if table == nil {
-			table = <-opened
-		}
-		told.mutex.Lock()
-		defer told.mutex.Unlock()
-		told.sizes[table.Len()] = true
-		if change.Deleted {
-			delete(told.heard, change.Key.String())
-		} else {
-			told.heard[change.Key.String()] = change.Row.RatingCount
-		}
-	})
+	d.table, err = tablegate.Open(ctx, client.SubscribeRatings, request, told.hear)
 	if err != nil {
 		return err
 	}
-	opened <- d.table
 	d.told, d.connection = told, connection
 	return nil
 }
