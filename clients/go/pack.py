@@ -23,9 +23,10 @@ def pack(directory: Path) -> None:
     files = {path.name: path for pattern in SOURCES for path in HERE.glob(pattern)} | {"LICENSE": ROOT / "LICENSE"}
     target = directory / module / "@v"
     target.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(target / f"{version}.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+    with zipfile.ZipFile(target / f"{version}.zip", "w") as packed:
         for name, path in sorted(files.items()):
-            packed.writestr(zipfile.ZipInfo(f"{module}@{version}/{name}", EPOCH), path.read_bytes())
+            info = zipfile.ZipInfo(f"{module}@{version}/{name}", EPOCH)
+            packed.writestr(info, path.read_bytes(), zipfile.ZIP_DEFLATED)
     (target / f"{version}.mod").write_bytes((HERE / "go.mod").read_bytes())
     (target / f"{version}.info").write_text(json.dumps({"Version": version}), "utf-8")
     (target / "list").write_text(f"{version}\n", "utf-8")
