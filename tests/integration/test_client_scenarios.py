@@ -16,6 +16,8 @@ from tests.kit.gateways_in_process.live_ratings import LiveRatings
 from tests.kit.programs.chromium import PROGRAM, Chromium
 from tests.kit.table.filled import ROOT
 
+pytestmark = pytest.mark.timeout(1_200)  # the first test builds a client, and others wait for it
+
 each_scenario = pytest.mark.parametrize("scenario", scenarios(), ids=lambda scenario: scenario.name)
 
 

@@ -13,9 +13,11 @@ import pytest
 from tests.kit.client_scenarios.built import CLIENTS, built_go
 from tests.kit.table.filled import ROOT
 
+pytestmark = pytest.mark.timeout(1_200)  # the first test builds a client, and others wait for it
+
 MODULE = CLIENTS / "go"
 HOW_TO = ROOT / "docs/how-to/subscribe-from-go.md"
-RUN_TIMEOUT_S = 280
+RUN_TIMEOUT_S = 600
 PATH = "example.org/tablegate"
 
 # What a reader of the how-to has from the first block, and what its imports are.

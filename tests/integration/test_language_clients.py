@@ -14,6 +14,8 @@ from tests.kit.client_scenarios.built import make_clients
 from tests.kit.gateways_in_process.live_ratings import LiveRatings
 from tests.kit.table.filled import ROOT
 
+pytestmark = pytest.mark.timeout(1_200)  # the first test builds a client, and others wait for it
+
 CLIENTS = ROOT / "clients"
 LINE_TIMEOUT_S = 60
 GENERATED = "**/tablegate/v1/*"

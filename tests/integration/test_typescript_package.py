@@ -12,6 +12,8 @@ from tests.kit.client_scenarios.built import CLIENTS, built_typescript, make_cli
 from tests.kit.table.contracts import INSTALLED
 from tests.kit.table.filled import ROOT
 
+pytestmark = pytest.mark.timeout(1_200)  # the first test builds a client, and others wait for it
+
 PACKAGE = CLIENTS / "typescript"
 HOW_TO = ROOT / "docs/how-to/subscribe-from-typescript.md"
 RUN_TIMEOUT_S = 120
