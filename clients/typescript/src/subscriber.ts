@@ -4,6 +4,7 @@
 //
 // Decision: docs/decisions/0020-client-rules-without-io.md
 import { clone, create, type DescMessage, type Message, type MessageInitShape } from "@bufbuild/protobuf";
+import { Code } from "@connectrpc/connect";
 
 import type { Disconnected, TableEvent } from "./events.js";
 import { codeName, type Failure, ResumeTokenRefused, SubscribeError } from "./failures.js";
@@ -42,6 +43,7 @@ export class Subscriber<I extends DescMessage, O extends DescMessage, Row> {
   readonly #request: Message;
   readonly #options: Options;
   #failures = 0;
+  #isAdmitted = false; // whether the stream has brought anything
 
   constructor(
     readonly method: { readonly input: I; readonly output: O },
@@ -70,11 +72,13 @@ export class Subscriber<I extends DescMessage, O extends DescMessage, Row> {
   /** Return the request of the next stream. */
   request(): MessageInitShape<I> {
     this.#options.resumeToken = this.token;
+    this.#isAdmitted = false;
     return clone(this.method.input as DescMessage, this.#request) as MessageInitShape<I>;
   }
 
   /** Return the events of a response; `token` is then that of a consumer which has all of them. */
   receive(response: Message): TableEvent<Row>[] {
+    this.#isAdmitted = true;
     const progress = this.fields.progress(response);
     const token = progress?.resumeToken || this.token;
     this.token = token;
@@ -111,7 +115,8 @@ export class Subscriber<I extends DescMessage, O extends DescMessage, Row> {
       }
       this.token = "";
       this.#options.start = 0; // what was missed comes with a snapshot only
-    } else if (!failure.passes) {
+    } else if (!failure.passes && !(failure.code === Code.Unauthenticated && this.#isAdmitted)) {
+      // A stream ends with the credential that it was begun with. The next one shows that which is good by then.
       throw new SubscribeError(failure);
     }
     const mostMs = Math.min(BACKOFF_MAX_MS, BACKOFF_MIN_MS * 2 ** Math.min(this.#failures, 16));

@@ -9,7 +9,7 @@ import { create, createFileRegistry, type DescMessage, fromBinary, type Message 
 import { FileDescriptorSetSchema, timestampFromMs } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError, createClient, createRouterTransport } from "@connectrpc/connect";
 
-import { RatingSchema, RatingsService } from "../example/gen/examples/ratings/v1/ratings_pb.js";
+import { RatingSchema, RatingsService, SubscribeRatingsResponseSchema } from "../example/gen/examples/ratings/v1/ratings_pb.js";
 import { broken, failureOf, ResumeTokenRefused, SubscribeError } from "../src/failures.js";
 import { ContractMismatch, keyText, responseFields } from "../src/fields.js";
 import { TokenFile } from "../src/node.js";
@@ -95,6 +95,18 @@ test("a refused token is told, or left behind once", () => {
   one.disconnected({ ...REFUSED, passes: false });
   assert.equal(one.request().subscribeOptions?.resumeToken, "");
   assert.throws(() => one.disconnected({ ...REFUSED, passes: false }), SubscribeError);
+});
+
+test("a stream whose credential has ended is opened again, one that was refused is not", () => {
+  const ended = { code: Code.Unauthenticated, text: "the token has ended", reason: "", retryAfterMs: 0, passes: false };
+  const one = subscriber();
+  one.request();
+  assert.throws(() => one.disconnected(ended), SubscribeError);
+  one.request();
+  one.receive(create(SubscribeRatingsResponseSchema));
+  assert.equal(one.disconnected(ended).kind, "disconnected");
+  one.request();
+  assert.throws(() => one.disconnected(ended), SubscribeError);
 });
 
 test("only what passes is tried again", () => {
