@@ -36,7 +36,7 @@ def test_realtime_batch_waits_for_slots_that_others_have(broker: Broker, tmp_pat
         spark.conf.set("spark.sql.shuffle.partitions", 1)
         tracker = spark.sparkContext.statusTracker()
         with _busy_slots(spark, SLOTS):
-            records = KafkaReader(spark, broker.bootstrap).stream(source, batched=False, starting_offsets="earliest")
+            records = KafkaReader(spark, broker.bootstrap).stream([source], batched=False, starting_offsets="earliest")
             counts = records.groupBy("key").count().select("key", sql.expr("CAST(`count` AS STRING) AS value"))
             query = (
                 counts.writeStream.format("kafka")

@@ -28,7 +28,7 @@ from tablegate.jobs.planning.schemas import (
 from tablegate.v1 import changelog_pb2
 
 NOT_FOUND = (40401, 40402, 40403)  # the registry's own error codes: no such subject, version, schema
-_BUILT_IN = ("google/protobuf/", "confluent/")  # files that registries have
+_BUILT_IN = ("google/protobuf/", "google/type/", "confluent/")  # files that registries have
 _RECORD_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 T = TypeVar("T")
