@@ -262,15 +262,18 @@ def test_a_credential_is_asked_for_where_it_is_needed(browser, tmp_path):
         page.open("rows/ratings")
         page.wait("You may not see this")
         assert page.complaints() == []
-        page.fill("credential", "another-key")
-        page.click(".refused [type=submit]")
+        _show(page, "another-key")
         page.wait("Show another credential")
-        page.fill("credential", "the-key")
-        page.click(".refused [type=submit]")
+        _show(page, "the-key")
         page.wait("20 rows")
         page.open("tables")
         page.wait("serving")
         page.run("sessionStorage.clear()")
+
+
+def _show(page, credential):
+    page.fill("credential", credential)
+    page.click(".refused [type=submit]")
 
 
 def test_rows_alone_may_need_a_credential(browser, tmp_path):
@@ -280,8 +283,7 @@ def test_rows_alone_may_need_a_credential(browser, tmp_path):
         page.wait("serving")
         page.click("tbody a")
         page.wait("You may not see this")
-        page.fill("credential", "the-key")
-        page.click(".refused [type=submit]")
+        _show(page, "the-key")
         page.wait("20 rows")
         page.run("sessionStorage.clear()")
 
@@ -291,11 +293,9 @@ def test_a_credential_that_cannot_be_sent_is_asked_for_again(browser, tmp_path):
         page = ConsolePage(browser, gateway.port)
         page.open("rows/ratings")
         page.wait("You may not see this")
-        page.fill("credential", "“the-key”")
-        page.click(".refused [type=submit]")
+        _show(page, "“the-key”")
         page.wait("has characters that none has")
-        page.fill("credential", "the-key")
-        page.click(".refused [type=submit]")
+        _show(page, "the-key")
         page.wait("20 rows")
         page.run("sessionStorage.clear()")
 

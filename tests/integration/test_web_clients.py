@@ -4,19 +4,15 @@ import json
 import shutil
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from google.rpc import error_details_pb2
 from grpc_tools import protoc
 
 from tablegate.examples import CONTRACTS
+from tests.kit.client_scenarios.built import site
 from tests.kit.gateways_in_process.web import WebServer
 from tests.kit.programs.chromium import PROGRAM, Chromium
 from tests.kit.programs.npm import SOURCES, installed, run
@@ -67,24 +63,6 @@ def built() -> Iterator[Path]:
         yield build
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: Any) -> None:
-        """Say nothing of requests."""
-
-
-@contextmanager
-def _site(directory: Path) -> Iterator[int]:
-    """Serve files on a port of their own: another origin than the door's."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(directory))) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.mark.tools
 def test_a_client_in_node(built: Path) -> None:
     with WebServer() as door:
@@ -97,8 +75,8 @@ def test_a_client_in_node(built: Path) -> None:
 def test_a_page_of_another_origin(built: Path) -> None:
     if PROGRAM is None:
         pytest.skip("pages need Chromium")
-    with Chromium() as browser, _site(built / "site") as port:
-        allowed, other = f"http://127.0.0.1:{port}", f"http://localhost:{port}"
+    with Chromium() as browser, site(built / "site") as allowed:
+        other = allowed.replace("127.0.0.1", "localhost")
         with WebServer(origins=(allowed,)) as door:
             address = json.dumps(f"http://127.0.0.1:{door.port}")
             told = {}

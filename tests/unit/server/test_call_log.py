@@ -129,12 +129,17 @@ def test_a_mistake_of_ours_is_found_by_its_request_id(served: Served, caplog: py
     assert [error["request_id"] for error in errors] == [trailer["x-request-id"], "order-17"]
 
 
+def _key_of_the_other(cluster: GrpcCluster) -> int:
+    """Put rows, and return the key of one that gateway a has not."""
+    rows = [rating(number) for number in range(20)]
+    cluster.put(rows)
+    return next(row.movie_id for row in rows if cluster.whole.table.partition_of(row) in (3, 4, 5))
+
+
 def test_a_forwarded_call_keeps_its_request_id(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with GrpcCluster({"a": [0, 1, 2], "b": [3, 4, 5]}) as cluster:
-        rows = [rating(number) for number in range(20)]
-        cluster.put(rows)
-        there = next(row.movie_id for row in rows if cluster.whole.table.partition_of(row) in (3, 4, 5))
+        there = _key_of_the_other(cluster)
         log = CallLog(lambda *_: pytest.fail("nothing is slow"))
         log.logs_all = True
         for name in ("a", "b"):
@@ -158,9 +163,7 @@ def test_a_trace_goes_on_through_a_forward(caplog: pytest.LogCaptureFixture) -> 
     caplog.set_level(logging.INFO)
     received: list[tuple[bytes | None, bytes | None]] = []
     with GrpcCluster({"a": [0, 1, 2], "b": [3, 4, 5]}) as cluster:
-        rows = [rating(number) for number in range(20)]
-        cluster.put(rows)
-        there = next(row.movie_id for row in rows if cluster.whole.table.partition_of(row) in (3, 4, 5))
+        there = _key_of_the_other(cluster)
         log = CallLog(lambda *_: pytest.fail("nothing is slow"))
         log.logs_all = True
 

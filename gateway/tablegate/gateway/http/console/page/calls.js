@@ -4,7 +4,7 @@ import { getText } from "./api.js";
 import { bytes, count, milliseconds, rate } from "./format.js";
 import { CallHistory, countsOf, parse, total } from "./metrics.js";
 import { Plot } from "./plot.js";
-import { Empty, html, Loading, Problem, Stale, usePolled } from "./ui.js";
+import { Empty, html, List, Loading, Problem, Stale, usePolled } from "./ui.js";
 
 const EVERY_MS = 2_000;
 const history = new CallHistory(); // kept while one goes from screen to screen
@@ -62,18 +62,9 @@ function Figures({ samples, methods }) {
 const HEADS = [["Method"], ["Calls a second"], ["p99"], ["Failing a second", "number"], ["In all", "number"]];
 
 function Methods({ methods }) {
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="Methods">
-      <table class="list cards">
-        <thead>
-          <tr>
-            ${HEADS.map(([name, kind]) => html`<th key=${name} scope="col" class=${kind}>${name}</th>`)}
-          </tr>
-        </thead>
-        <tbody>
-          ${methods.map((each) => html`<${Method} key=${each.method} ...${each} />`)}
-        </tbody>
-      </table>
-    </div>
+  return html`<${List} label="Methods" heads=${HEADS}>
+      ${methods.map((each) => html`<${Method} key=${each.method} ...${each} />`)}
+    <//>
     <p class="hint">
       Calls that have ended, at all workers of this gateway; a stream counts when it ends. The p99 is of the last ten
       seconds.

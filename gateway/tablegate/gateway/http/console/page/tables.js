@@ -4,7 +4,7 @@ import { unary } from "./api.js";
 import { age, count, NONE, rate, short } from "./format.js";
 import { Plot } from "./plot.js";
 import { ratesOf, stateOf, summary } from "./status.js";
-import { Empty, html, usePolled } from "./ui.js";
+import { Empty, html, List, usePolled } from "./ui.js";
 
 const COUNT_EVERY_MS = 15_000;
 const OLD_S = 30; // a marker of progress comes every few seconds: what is older than this has a reason
@@ -26,22 +26,13 @@ export function Tables({ status, contracts, serverNow }) {
   const counts = useCounts(contracts);
   if (!tables.length) return html`<${NoTables} />`;
   return html`<h1>Tables</h1>
-    <div class="scroll" tabindex="0" role="region" aria-label="Tables">
-      <table class="list cards">
-        <thead>
-          <tr>
-            ${HEADS.map(([name, kind]) => html`<th key=${name} scope="col" class=${kind}>${name}</th>`)}
-          </tr>
-        </thead>
-        <tbody>
-          ${tables.map((table) => {
-            const about = contracts?.tables.find((each) => each.name === table.table)?.about;
-            const rows = counts[table.table];
-            return html`<${Line} key=${table.table} ...${{ table, rows, about, serverNow }} />`;
-          })}
-        </tbody>
-      </table>
-    </div>
+    <${List} label="Tables" heads=${HEADS}>
+      ${tables.map((table) => {
+        const about = contracts?.tables.find((each) => each.name === table.table)?.about;
+        const rows = counts[table.table];
+        return html`<${Line} key=${table.table} ...${{ table, rows, about, serverNow }} />`;
+      })}
+    <//>
     <p class="hint">
       Rows: of tables whose contract has a Count. Age: nothing that was committed to the changelog before it is missing
       here. Set aside: records that could not be applied, since the replicator began.

@@ -12,6 +12,22 @@ const RETRY_MS_MAX = 8_000;
 const FINAL = new Set(["refused", "absent", "wrong"]); // to ask again would be answered the same
 export const STALE_MS = 8_000; // four polls have failed
 
+// A table that scrolls alone where the window is narrow. `heads`: the name of each column, and its class.
+export function List({ label, heads, children }) {
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>
+    <table class="list cards">
+      <thead>
+        <tr>
+          ${heads.map(([name, kind]) => html`<th key=${name} scope="col" class=${kind}>${name}</th>`)}
+        </tr>
+      </thead>
+      <tbody>
+        ${children}
+      </tbody>
+    </table>
+  </div>`;
+}
+
 function sleep(ms, signal) {
   return new Promise((resolve) => {
     const timer = setTimeout(resolve, ms);
