@@ -46,11 +46,11 @@ lint: $(READY) proto-check ## format, lint, types, import layers, generated code
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
-test: $(READY) ## every test, with real Kafka, Spark and gateways
+test: $(READY) ## what each change must pass, with real Kafka, Spark and gateways
 	@$(BIN)/pytest -q -n 4 --dist worksteal -m "not jvm and not long" tests
 	@$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "jvm and not long" tests
 
-test-long: $(READY) ## the full counts: tables, faults of clusters and subscribers (two to three hours)
+test-long: $(READY) ## the full counts, and further cases: tables, faults, settings (three to four hours)
 	@$(BIN)/pytest -q -m long tests
 
 fuzz: $(READY) ## fuzz every target for SECONDS each, guided by coverage (SECONDS=60; NAME=hpack: that one)

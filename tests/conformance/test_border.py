@@ -14,6 +14,8 @@ from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.replicator import START_MS, FakeClock, Job, key_of, value_of
 from tests.kit.table.filled import catalogue_of
 
+pytestmark = pytest.mark.tools
+
 INT32_MAX, INT64_MAX, UINT64_MAX = 2**31 - 1, 2**63 - 1, 2**64 - 1
 DEEP = "[" * 100_000
 

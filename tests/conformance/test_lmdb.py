@@ -222,6 +222,7 @@ def check_prefix(path: Path) -> int:
     return batches
 
 
+@pytest.mark.tools
 def test_what_expires_makes_room_for_what_comes(tmp_path: Path) -> None:
     store = LmdbStore(tmp_path / "store", history_changes_max=1_000, boot_id="boot")
     sizes = []

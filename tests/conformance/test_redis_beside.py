@@ -58,6 +58,7 @@ def test_versions_are_ordered_to_the_last_bit(redis_server: RedisServer, sequenc
     assert rows_of(store) == {b"a": b"2"}
 
 
+@pytest.mark.tools
 def test_writers_that_overlap_come_to_what_one_comes_to(redis_server: RedisServer) -> None:
     """Two writers of batches of other sizes, in any order: rows and position never go back."""
     for seed in range(20):
@@ -85,6 +86,7 @@ def test_writers_that_overlap_come_to_what_one_comes_to(redis_server: RedisServe
             store.close()
 
 
+@pytest.mark.tools
 def test_a_snapshot_is_one_moment_whatever_is_written_after_it(redis_server: RedisServer) -> None:
     """Any run of writes after a snapshot looked: it reads what a snapshot in memory reads."""
     for seed in range(60):
@@ -144,6 +146,7 @@ class ManyWrites:
         assert all(other == first for other in others)
 
 
+@pytest.mark.tools
 def test_a_snapshot_is_one_moment_while_a_writer_writes(redis_server: RedisServer) -> None:
     """Position, rows and history that are read in several round trips are of one batch, whichever it was."""
     url = redis_server.new_url()

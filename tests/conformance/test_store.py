@@ -49,6 +49,7 @@ def stored_position(store: StoreWriter, partition: Partition = P0) -> Position |
         return snapshot.position(ID, partition)
 
 
+@pytest.mark.tools
 def test_the_largest_atomic_batch_is_one_write(store: StoreWriter) -> None:
     """It is more than a replicator fetches at once."""
     for sequence in (1, 2):

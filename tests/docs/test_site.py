@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,14 @@ def test_the_site_builds_and_links_lead_to_the_repository(tmp_path: Path) -> Non
     assert "fonts.googleapis" not in guarantees
 
 
-def test_the_workflow_runs_what_people_type() -> None:
+@pytest.mark.parametrize(("name", "targets"), [("ci", ("check", "test", "docs")), ("nightly", ("test-long",))])
+def test_workflows_run_what_people_type(name: str, targets: Sequence[str]) -> None:
     import yaml
 
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text()
+    workflow = yaml.safe_load(text)
     runs = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
-    for target in ("check", "test", "docs"):
+    for target in targets:
         assert f"make {target} PYTHON=python" in runs
     assert workflow["permissions"] == {"contents": "read"}
-    assert "secrets." not in (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert "secrets." not in text

@@ -9,6 +9,8 @@ import pytest
 from tests.kit.docs.sources import Source, sources
 from tests.kit.patches import patched_constants
 
+pytestmark = pytest.mark.tools
+
 TESTS = Path(__file__).parents[1]
 NAME_CHARACTERS_MAX = 70
 

@@ -247,6 +247,7 @@ def copy_of(table: LiveTable) -> dict[Key, Row]:
     return {row.key: row for row in map(row_of, list(table.values()))}
 
 
+@pytest.mark.long
 def test_both_modes_answer_the_same(broker: Broker, tmp_path: Path) -> None:
     history = History(SEED)
     topics = [new_topic(broker.bootstrap, ORDER_PARTITIONS), new_topic(broker.bootstrap, NAME_PARTITIONS)]

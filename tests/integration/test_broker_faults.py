@@ -70,6 +70,7 @@ def is_led(brokers: Brokers, topic: str, by: int, in_sync: set[int]) -> bool:
     return bool(found) and all(each == (by, in_sync) for each in found.values())
 
 
+@pytest.mark.long
 def test_a_changelog_that_lost_its_tail_is_told_by_nobody(tmp_path: Path) -> None:
     """One broker alone has the newest records, and is lost; one that was behind leads instead.
 

@@ -102,7 +102,7 @@ def in_flight(failure: Failure, outages: Sequence[Outage]) -> bool:
     )
 
 
-@pytest.mark.parametrize("kills", [pytest.param(5, id="short"), long(50)])
+@pytest.mark.parametrize("kills", [pytest.param(3, id="short"), long(50)])
 def test_a_killed_gateway_is_not_missed(site: Site, kills: int) -> None:
     """Each stays away for a moment; or until the others take it for dead; or until they have its partitions.
 
@@ -137,7 +137,7 @@ def test_a_killed_gateway_is_not_missed(site: Site, kills: int) -> None:
         assert [failure for failure in (*load.failures, *load.breaks) if not in_flight(failure, outages)] == []
 
 
-@pytest.mark.parametrize("restarts", [pytest.param(3, id="short"), long(20)])
+@pytest.mark.parametrize("restarts", [pytest.param(2, id="short"), long(20)])
 def test_a_rolling_restart_fails_no_call(site: Site, restarts: int) -> None:
     cluster = site.cluster
     with Load(site.cells, cluster) as load:

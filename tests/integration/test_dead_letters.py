@@ -38,7 +38,7 @@ def letters(broker: Broker, table: str) -> list[tuple[bytes | None, bytes]]:
     return [(letter.value, dict(letter.headers)["offset"]) for letter in found]
 
 
-@pytest.mark.parametrize("mode", ["MICROBATCH", "REALTIME, trigger_s=5"])
+@pytest.mark.parametrize("mode", ["MICROBATCH", pytest.param("REALTIME, trigger_s=5", marks=pytest.mark.long)])
 def test_what_a_crash_left_unchecked_is_read_once_more(
     spark: SparkSession, broker: Broker, tmp_path: Path, options: Options, mode: str
 ) -> None:

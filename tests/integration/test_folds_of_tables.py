@@ -27,7 +27,7 @@ from tests.kit.job.example_tables import LATE_ACTIONS, TOPICS, examples_of, part
 from tests.kit.job.folds import Fold
 from tests.kit.job.followed import Followed, TableChangelog, newest_values, version_of
 from tests.kit.job.laid_records import Place, Record, records_of
-from tests.kit.job.process import JobProcess, wait_until
+from tests.kit.job.process import JobProcess, pause_after_check, wait_until
 from tests.kit.programs.kafka import RawRecord, consume
 from tests.kit.programs.processes import kill_tree
 
@@ -139,12 +139,13 @@ def eventually(check: Callable[[], None], job: JobProcess) -> None:
     end_s = time.monotonic() + WAIT_S
     while True:
         assert job.process.poll() is None, f"the job has ended: {job.errors()}"
+        begin_s = time.monotonic()
         try:
             check()
         except AssertionError:
             if time.monotonic() > end_s:
                 raise
-            time.sleep(0.2)
+            pause_after_check(begin_s)
         else:
             return
 

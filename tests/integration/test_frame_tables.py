@@ -269,6 +269,7 @@ def send(broker: Broker, prefix: str, *events: Event) -> None:
         produce(broker.bootstrap, event.topic.replace("shop_", prefix), [NewRecord(None, body)])
 
 
+@pytest.mark.long
 def test_a_job_keeps_checks_and_rebuilds_tables_of_functions(broker: Broker, tmp_path: Path) -> None:
     prefix = f"shop{uuid.uuid4().hex[:8]}_"
     file = write_shop(tmp_path / "shop", prefix)

@@ -281,6 +281,7 @@ def test_joins_moves_and_windows(spark: SparkSession, broker: Broker, tmp_path: 
     assert found["windowed"][SKIPPED] >= 2
 
 
+@pytest.mark.long
 def test_realtime_mode(spark: SparkSession, broker: Broker, tmp_path: Path, options: Options) -> None:
     topic = new_topic(broker.bootstrap)
     name = "audited_realtime"

@@ -109,7 +109,8 @@ class Reader(HistoryClient):
         return answer
 
 
-@pytest.mark.parametrize("mode", [Mode.REALTIME, pytest.param(Mode.MICROBATCH, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("mode", list(Mode))
 def test_kills_of_the_driver_take_nothing_back(tmp_path: Path, mode: Mode) -> None:
     """Rows, copies and own writes, while the driver is killed and starts again."""
     topic = "ratings-g1-changelog"

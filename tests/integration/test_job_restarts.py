@@ -343,8 +343,15 @@ def run_until_noted(running: JobInProcess, topic: str, next_offset: int) -> int:
     return place()[1]
 
 
-@pytest.mark.parametrize("is_running", [False, True])
-@pytest.mark.parametrize("grown", [1, 8])
+@pytest.mark.parametrize(
+    ("grown", "is_running"),
+    [
+        (1, True),
+        (8, False),
+        pytest.param(1, False, marks=pytest.mark.long),
+        pytest.param(8, True, marks=pytest.mark.long),
+    ],
+)
 def test_source_that_lost_its_end(
     spark: SparkSession, own_broker: Broker, tmp_path: Path, is_running: bool, grown: int
 ) -> None:

@@ -45,7 +45,7 @@ def end_offsets(bootstrap: str, topic: str) -> dict[int, int]:
     return ends
 
 
-@pytest.mark.parametrize("mode", ["realtime", "microbatch"])
+@pytest.mark.parametrize("mode", ["realtime", pytest.param("microbatch", marks=pytest.mark.long)])
 def test_table_equals_the_fold_of_its_input(broker: Broker, tmp_path: Path, mode: str) -> None:
     name = f"fold_{mode}"
     source = new_topic(broker.bootstrap, PARTITIONS, prefix="ratings")
@@ -194,7 +194,7 @@ def test_spark_submit_and_schema_registry(broker: Broker, schema_registry: str, 
     )
 
 
-@pytest.mark.parametrize("mode", ["realtime", "microbatch"])
+@pytest.mark.parametrize("mode", [pytest.param("realtime", marks=pytest.mark.long), "microbatch"])
 def test_ids_of_schemas_in_headers(broker: Broker, schema_registry: str, tmp_path: Path, mode: str) -> None:
     name = f"headers_{uuid.uuid4().hex[:12]}"
     source = new_topic(broker.bootstrap, PARTITIONS, prefix="ratings")

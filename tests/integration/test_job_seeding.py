@@ -179,7 +179,7 @@ def test_state_of_headers_functions_and_maps(
     assert rows(broker.bootstrap, job, 2) == {"ann": (3, 3, 7.0)}
 
 
-@pytest.mark.parametrize("mode", ["MICROBATCH", "REALTIME"])
+@pytest.mark.parametrize("mode", ["MICROBATCH", pytest.param("REALTIME", marks=pytest.mark.long)])
 def test_seam_beside_a_running_job(
     spark: SparkSession, broker: Broker, tmp_path: Path, options: Options, mode: str
 ) -> None:
@@ -214,8 +214,8 @@ def test_seam_beside_a_running_job(
     ("moment", "generation"),
     [
         ("rows", 3),  # no checkpoint is claimed for them: the next generation begins
-        ("event running", 2),
-        ("phase published", 3),  # it is begun from in its turn
+        pytest.param("event running", 2, marks=pytest.mark.long),
+        pytest.param("phase published", 3, marks=pytest.mark.long),  # it is begun from in its turn
     ],
 )
 def test_kill_in_the_middle_of_seeding(

@@ -177,10 +177,10 @@ def test_rows_of_a_database_are_published(
     soon(lambda: len(scores.all()) == 100 and scores.all()[99] == (49.5, "a"), "the database's rows")
 
 
+@pytest.mark.parametrize(("users", "nights"), [(10_000, 2), pytest.param(100_000, 5, marks=pytest.mark.long)])
 def test_a_nightly_replacement_from_parquet_fails_no_read(
-    spark: SparkSession, broker: Broker, table: FrameTable, scores: Scores, tmp_path: Path
+    spark: SparkSession, broker: Broker, table: FrameTable, scores: Scores, tmp_path: Path, users: int, nights: int
 ) -> None:
-    users, nights = 100_000, 5
 
     def publish_night(night: int) -> None:
         path = str(tmp_path / f"night-{night}")

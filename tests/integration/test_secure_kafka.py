@@ -31,6 +31,8 @@ from tests.kit.programs.secure_kafka import MECHANISMS, Right, SecureKafka
 
 pytestmark = pytest.mark.jvm
 
+# PLAIN and SCRAM differ in a word of the settings.
+WITH_LONG = [pytest.param(one, marks=pytest.mark.long) if one == "PLAIN" else one for one in MECHANISMS]
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 READ, WRITE, CREATE = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE
 UI_PAGES = ("environment", "SQL", "jobs", "stages", "StreamingQuery")
@@ -85,7 +87,7 @@ def refusal(*words: str) -> str:
     return line
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", WITH_LONG)
 def test_rows_come_through_with_the_least_rights(kafka: SecureKafka, tmp_path: Path, mechanism: str) -> None:
     name = f"totals_{mechanism.lower().replace('-', '_')}"
     source = f"{name}-orders"
@@ -366,7 +368,7 @@ def test_a_job_tells_of_a_file_that_has_changed(kafka: SecureKafka, tmp_path: Pa
         assert running.stop() == 0
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS[1:])
+@pytest.mark.parametrize("mechanism", WITH_LONG[1:])
 def test_a_wrong_password_is_a_sentence(kafka: SecureKafka, tmp_path: Path, mechanism: str) -> None:
     wrong = str(kafka.settings(mechanism, "job", password="wrong"))
     user = 'client "job" by a token of' if mechanism == "OAUTHBEARER" else 'user "job" ('

@@ -71,6 +71,7 @@ def test_submitted_job_waits_for_workers_and_keeps_its_table(broker: Broker, tmp
                 assert 'metrics_worker_executors_Value{type="gauges"} 1' in worker.metrics("WorkerUI")
 
 
+@pytest.mark.long
 def test_workers_run_the_functions_of_a_declaration(broker: Broker, tmp_path: Path) -> None:
     prefix = f"clustered{uuid.uuid4().hex[:8]}_"
     file = write_shop(tmp_path / "shop", prefix)
@@ -91,6 +92,7 @@ def test_workers_run_the_functions_of_a_declaration(broker: Broker, tmp_path: Pa
             soon(lambda: rows.of("visits", "user", "segment", "score") == wanted, "rows of the workers", 120)
 
 
+@pytest.mark.long
 def test_a_submitted_application_publishes_what_it_has(broker: Broker, tmp_path: Path) -> None:
     name = f"submitted_{uuid.uuid4().hex[:8]}"
     contract = write_contract(tmp_path, name)

@@ -10,6 +10,8 @@ from tests.kit.planted.__main__ import ROOT, outcome_of, planted
 from tests.kit.planted.bug import Bug
 from tests.kit.planted.bugs import BUGS
 
+pytestmark = pytest.mark.tools
+
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_bug_can_be_planted(bug: Bug) -> None:

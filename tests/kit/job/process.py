@@ -23,10 +23,18 @@ WAIT_S = 180.0  # many times what it takes: these machines are shared
 def wait_until(what: str, holds: Callable[[], bool], job: "JobProcess | None" = None) -> None:
     """Return when `holds()` does; fail when it takes too long, or the job ends meanwhile."""
     end_s = time.monotonic() + WAIT_S
-    while not holds():
+    while True:
+        begin_s = time.monotonic()
+        if holds():
+            return
         assert job is None or job.process.poll() is None, f"the job ended before {what}: {job.errors()}"
         assert time.monotonic() < end_s, f"no {what} within {WAIT_S:g} s"
-        time.sleep(0.2)
+        pause_after_check(begin_s)
+
+
+def pause_after_check(begin_s: float) -> None:
+    """Sleep before the next check, the longer the slower it was: what it waits for needs the processor more."""
+    time.sleep(min(max(0.2, 4 * (time.monotonic() - begin_s)), 2.0))
 
 
 class JobProcess:

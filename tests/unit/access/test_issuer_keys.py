@@ -18,6 +18,8 @@ from tablegate.gateway.access.tokens import Issuer, TokenRules
 from tests.kit.access.issuer import AUDIENCE, NAME, Clock, KeyServer, SigningKey, key_set
 from tests.kit.http.certificates import Authority
 
+pytestmark = pytest.mark.tools
+
 WAIT_S = 20.0
 ONE, TWO = SigningKey("one"), SigningKey("two")
 

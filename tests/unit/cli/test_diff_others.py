@@ -56,6 +56,7 @@ def reads_the_same(old: Table, new: Table, codec: str, value: Any) -> bool:
     return bool(found.v == value)
 
 
+@pytest.mark.tools
 def test_a_type_that_others_do_not_write_is_told(tables: dict[str, Table]) -> None:
     """Else an int32 that becomes a sint32 is read as another number, without a word."""
     differing = 0

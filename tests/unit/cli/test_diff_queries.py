@@ -14,6 +14,8 @@ from tablegate.gateway.cli.diff.messages import Kind, message_differences
 from tablegate.gateway.contract.catalogue import Catalogue
 from tests.kit.table.contracts import RATINGS, VISITS, bind_ratings, bind_visits, edited
 
+pytestmark = pytest.mark.tools
+
 
 def of_query(old: Catalogue, new: Catalogue, query: str) -> list[tuple[str, bool]]:
     """Return what is described of a query, and whether it breaks clients."""

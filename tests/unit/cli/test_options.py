@@ -92,6 +92,7 @@ def test_the_version_is_that_of_each_installed_distribution() -> None:
     assert _run("tables", "--help", TABLEGATE_VERSION="1.2").stdout.strip().startswith("Usage: ")
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize(("shell", "words"), [("bash", "complete -o default"), ("zsh", "#compdef tablegate")])
 def test_shells_get_completion(shell: str, words: str) -> None:
     environment = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}

@@ -19,6 +19,8 @@ from tablegate.gateway.contract.registry_settings import RegistrySettings
 from tests.kit.programs.listed_registry import FIRST_ID, ListedRegistry
 from tests.kit.table.foreign import ENVELOPE_SCHEMA, FOREIGN, ORDER_SCHEMA, foreign_catalogue
 
+pytestmark = pytest.mark.tools
+
 ORDERS = Definition(table="orders", topic="orders", key="utf8", value="avro", contract=str(FOREIGN))
 LINES = replace(ORDERS, table="lines", key="json")
 

@@ -14,6 +14,8 @@ from tablegate.client.arrow_rows import row_batches
 from tests.kit.table.filled import orders
 from tests.kit.table.random_orders import random_order
 
+pytestmark = pytest.mark.tools
+
 PROTO = descriptor_pb2.FieldDescriptorProto
 SCALARS = [kind for kind in range(1, 19) if kind not in (PROTO.TYPE_GROUP, PROTO.TYPE_MESSAGE)]
 TIMES = (".google.protobuf.Timestamp", ".google.protobuf.Duration")

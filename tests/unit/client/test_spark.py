@@ -28,6 +28,8 @@ from tests.kit.gateways_in_process.recorded import RecordedTable
 from tests.kit.table.filled import ORDERS, RATINGS, catalogue_of, orders, rating
 from tests.kit.table.random_orders import random_order
 
+pytestmark = pytest.mark.tools
+
 NANS = [math.nan, 1.5, -0.0, math.inf, -math.inf]
 OPS = {
     EqualTo: lambda one, other: one == other,

@@ -20,6 +20,8 @@ from tablegate.gateway.contract.catalogue import (
 )
 from tests.kit.table.contracts import VISITS, bind_sources, compile_contract
 
+pytestmark = pytest.mark.tools
+
 KINDS = {GetQuery, BatchGetQuery, RangeQuery, ScanQuery, SubscribeQuery}
 HEAD = """syntax = "proto3";
 package shop.v1;

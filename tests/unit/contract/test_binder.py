@@ -316,6 +316,7 @@ def test_fingerprint_is_of_key_and_partitioning(tmp_path):
     assert ratings.fingerprint != other.tables["ratings"].fingerprint
 
 
+@pytest.mark.tools
 def test_damaged_descriptor_sets_are_refused_in_words(tmp_path):
     raw = load_descriptors(CONTRACTS / "examples/ratings/v1/ratings.proto").SerializeToString()
     own = raw.index(b"examples/ratings/v1/ratings.proto")

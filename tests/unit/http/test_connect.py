@@ -329,6 +329,7 @@ def test_grpc_needs_http2(server: WebServer) -> None:
     assert (answer.status, answer.body) == (505, b"gRPC needs HTTP/2; use it, or send application/grpc-web\n")
 
 
+@pytest.mark.tools
 def test_json_may_be_as_long_packed_as_plain(server: WebServer) -> None:
     client = client_of(web_clients(server), "http1")
     spaces = random.Random(7).choices((b" ", b"\t", b"\n"), k=MESSAGE_BYTES_MAX + 1)  # that do not pack to nothing

@@ -100,6 +100,7 @@ def test_the_one_script_in_the_page_is_the_one_that_is_allowed(client):
         assert client.ask("GET", path.removeprefix(".")).status == 200
 
 
+@pytest.mark.tools
 def test_every_import_is_a_file_that_is_served(client):
     page = client.ask("GET", "/console").body.decode()
     assert all(client.ask("GET", f"/{path}").status == 200 for path in re.findall(r'(?:href|src)="([^"]+)"', page))

@@ -133,6 +133,7 @@ async def test_pings_that_go_with_answers_are_no_attack(server: Served, client: 
     assert (await client.answer(2 * EMPTY_FRAMES_MAX - 1)).status == 200
 
 
+@pytest.mark.tools
 @over_a_connection
 async def test_window_updates_that_go_with_a_stream_are_no_attack(server: Served, client: RawClient) -> None:
     client.send(call(1, b"/stream/3000"))
@@ -191,6 +192,7 @@ async def test_flood_of_refused_streams(server: Served, client: RawClient) -> No
     assert await _ended(server, client) == "too many streams"
 
 
+@pytest.mark.tools
 @over_a_connection
 async def test_one_client_has_one_turn(server: Served, client: RawClient) -> None:
     """Thousands of requests come at once: another connection is answered before they all are."""

@@ -98,6 +98,7 @@ async def _bytes(client: RawClient, stream: int, size: int) -> None:
         assert await client.frame() is not None
 
 
+@pytest.mark.tools
 def test_client_that_reads_nothing_makes_streams_wait() -> None:
     async def run() -> None:
         async with served() as server:

@@ -19,6 +19,8 @@ from tests.kit.gateways_in_process.metadata import at
 from tests.kit.table.accounts import ACCOUNTS, BANKS, SERVICE, account
 from tests.kit.table.filled import rating
 
+pytestmark = pytest.mark.tools
+
 FOREIGN = ForeignTopic(key_codec=changelog_pb2.KEY_CODEC_INT64, value_codec=changelog_pb2.VALUE_CODEC_JSON)
 GATEWAYS = ["a", "b", "c", ALONE]
 

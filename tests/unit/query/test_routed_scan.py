@@ -19,6 +19,8 @@ from tests.kit.gateways_in_process.streams import append_all, ids, scanned
 from tests.kit.seeds import seeds
 from tests.kit.table.filled import SIGNER, LocalCall, rating
 
+pytestmark = pytest.mark.tools
+
 SPREAD: Placement = {0: [0, 3], 1: [1, 3, 4], 2: [0, 1, 2, 5, 4]}  # partitions 2 and 5 are on one gateway alone
 ROWS = 2_000
 

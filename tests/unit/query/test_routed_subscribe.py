@@ -19,6 +19,8 @@ from tests.kit.gateways_in_process.streams import Writer, apply_all, subscribed
 from tests.kit.gateways_in_process.streams import filled as filled_with
 from tests.kit.seeds import seeds
 
+pytestmark = pytest.mark.tools
+
 SPREAD: Placement = {0: [0, 3], 1: [1, 4], 2: [2, 5]}
 SHORT_MESSAGES = replace(QUICK_LIMITS, message_rows_max=40)
 

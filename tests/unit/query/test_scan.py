@@ -51,6 +51,7 @@ def test_a_scan_of_nothing_has_one_message(ratings: Ratings) -> None:
     assert message.progress.resume_token
 
 
+@pytest.mark.tools
 @settings(max_examples=30, deadline=None)
 @given(
     count=st.integers(0, 1_500),
@@ -103,6 +104,7 @@ def test_max_rows_holds_over_resumed_scans(shop: Shop) -> None:
     assert sum(len(message.orders) for message in [messages[0], *rest]) == 7
 
 
+@pytest.mark.tools
 @settings(max_examples=30, deadline=None)
 @given(
     count=st.integers(0, 400),

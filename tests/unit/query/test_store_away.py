@@ -17,6 +17,8 @@ from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_ONE, EACH_ON_TW
 from tests.kit.store.breaking import GONE, UNREADABLE, At
 from tests.kit.table.filled import SIGNER, rating
 
+pytestmark = pytest.mark.tools
+
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE, "STORE_UNAVAILABLE"
 
 breaks = pytest.mark.parametrize("at", [GONE, ("table",), ("position",), UNREADABLE], ids=lambda at: at[0])

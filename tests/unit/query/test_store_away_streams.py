@@ -21,6 +21,8 @@ from tests.kit.seeds import seeds
 from tests.kit.store.breaking import GONE, UNREADABLE, At
 from tests.kit.table.filled import rating
 
+pytestmark = pytest.mark.tools
+
 breaks = pytest.mark.parametrize("at", [GONE, ("table",), ("position",), UNREADABLE], ids=lambda at: at[0])
 
 

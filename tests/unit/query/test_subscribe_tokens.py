@@ -50,6 +50,7 @@ def mutated(token: str, other: str, choice: random.Random) -> str:
     return "1." + urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
+@pytest.mark.tools
 def test_no_mutated_token_is_taken() -> None:
     ratings = make_ratings()
     Writer(ratings).put(*range(1_200))

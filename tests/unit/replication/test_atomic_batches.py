@@ -15,6 +15,8 @@ from tablegate.v1.changelog_pb2 import ProgressMarker
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.replicator import PARTITIONS, FakeClock, Gateway, Job, key_of, ratings
 
+pytestmark = pytest.mark.tools
+
 MOVIES = range(24)
 SOURCE = TopicPartition("ratings-g1-changelog", Partition(0))
 

@@ -53,6 +53,7 @@ def test_where_a_manifest_is_put_right_nobody_takes_what_is_not_its_own(seed: in
     assert ever == {member.name: member.held() for member in world.members}
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("seed", seeds(30, in_check=2))
 def test_gateways_get_another_contract_one_after_the_other(seed: int) -> None:
     """Each partition is answered all the time, and the job need not end the old generation."""

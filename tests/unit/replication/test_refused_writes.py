@@ -16,6 +16,8 @@ from tests.kit.seeds import seeds
 from tests.kit.store.breaking import RefusingStore
 from tests.kit.store.memory import MemoryStore
 
+pytestmark = pytest.mark.tools
+
 
 def _filling(gateway: Gateway, chance: random.Random) -> RefusingStore:
     """Start a gateway over a store that may refuse."""

@@ -30,6 +30,8 @@ from tests.kit.replication.windows import (
 from tests.kit.seeds import examples
 from tests.kit.store.memory import MemoryStore
 
+pytestmark = pytest.mark.tools
+
 
 @pytest.fixture(params=["memory", "lmdb"])
 def setup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup]:

@@ -22,6 +22,8 @@ from tests.kit.seeds import seeds
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, LocalCall, catalogue_of
 
+pytestmark = pytest.mark.tools
+
 PARTITIONS = 3
 MOVIES = range(40)
 

@@ -39,6 +39,7 @@ def openssl_speaks(port: int, group: str) -> bool:
     return subprocess.run(words, input="", capture_output=True, text=True, check=False).returncode == 0
 
 
+@pytest.mark.tools
 def test_a_worker_speaks_the_curves_of_mozillas_list_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENSSL_CONF", raising=False)
     authority = Authority(tmp_path)
