@@ -22,6 +22,7 @@ from tablegate.gateway.cluster.directory import SWITCH_S, Directory
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.peers import Credentials, GrpcForwarder
 from tablegate.gateway.cluster.scatter import ANSWER_BYTES_MAX, Router
+from tablegate.gateway.cluster.traced_peers import TracedForwarder
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Partition
@@ -38,6 +39,7 @@ from tablegate.gateway.server.metadata import metadata_methods, status_methods
 from tablegate.gateway.stores.base import Phase, StoreUnavailable
 from tablegate.gateway.stores.notifier import Notifier
 from tablegate.gateway.telemetry.measures import Measures
+from tablegate.gateway.telemetry.spans import Tracer
 from tablegate.v1.status_pb2 import GetStatusResponse
 from tests.kit.store.breaking import BreakingStore
 from tests.kit.store.memory import MemoryStore
@@ -45,6 +47,9 @@ from tests.kit.table.filled import RATINGS, SIGNER, FilledTable, catalogue_of, r
 
 ALONE = ""
 DEFAULT_PORT = 50051  # in what the console shows, where none is known yet
+
+MakeTracer = Callable[[str, Measures], Tracer]
+"""From a gateway's id and what it measures to what makes its spans."""
 
 Placement = Mapping[str, Collection[int]]
 """From a gateway's id to the partitions that it has."""
@@ -96,6 +101,7 @@ class ClusterGateway:
         answer_bytes_max: int,
         gate: Gate | None,
         has_console: bool,
+        make_tracer: MakeTracer | None,
     ) -> None:
         self.gate = gate
         self._has_console = has_console
@@ -116,6 +122,7 @@ class ClusterGateway:
         self._loop = loop
         self._limits = limits
         self.measures = Measures()
+        self.tracer = None if make_tracer is None else make_tracer(gateway_id, self.measures)
         self._call_limits = call_limits
         self._switch_s = switch_s
         self._answer_bytes_max = answer_bytes_max
@@ -145,6 +152,8 @@ class ClusterGateway:
             await self._server.stop(0)
             await self.router.forwarder.close()
             self._server = None
+            if self.tracer is not None:
+                self.tracer.close()
 
         asyncio.run_coroutine_threadsafe(stop(), self._loop).result()
 
@@ -193,7 +202,8 @@ class ClusterGateway:
         credentials = None
         if self._tls is not None:
             credentials = Credentials(self._tls.certificate, self._tls.key, self._tls.client_ca)
-        forwarder = GrpcForwarder(
+        make_forwarder = GrpcForwarder if self.tracer is None else TracedForwarder
+        forwarder = make_forwarder(
             ForwardTokenSigner(self._signer, wall_clock_ms).sign,
             credentials,
             answer_bytes_max=self._answer_bytes_max,
@@ -201,8 +211,16 @@ class ClusterGateway:
         )
         self.router = Router(Directory(switch_s=self._switch_s), forwarder)
         parts = self.catalogue, self.store, self._signer, self._notifier
+        queries = query_methods(
+            *parts,
+            ends=self.ends,
+            router=self.router,
+            limits=self._limits,
+            measures=self.measures,
+            is_traced=self.tracer is not None,
+        )
         methods = {
-            **query_methods(*parts, ends=self.ends, router=self.router, limits=self._limits, measures=self.measures),
+            **queries,
             **metadata_methods(*parts, ends=self.ends, router=self.router),
             **Health(self.catalogue).methods(),
             **(status_methods(self.store) if self._has_console else {}),
@@ -217,6 +235,8 @@ class ClusterGateway:
             call_limits=self._call_limits,
             gate=self.gate,
             measures=self.measures,
+            tracer=self.tracer,
+            traced=queries.keys(),
         )
 
     def _watched(self, methods: Methods) -> Methods:
@@ -257,10 +277,11 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
         gate: Callable[[Catalogue], Gate] | None = None,
         contracts: Mapping[str, Path] | None = None,
         has_console: bool = False,
+        make_tracer: MakeTracer | None = None,
     ) -> None:
         """Make the gateways; `gate` makes what decides who may call them; `contracts`: of those with another one.
 
-        `has_console`: each serves the console, and the status that it asks for.
+        `has_console`: each serves the console, and the status that it asks for. `make_tracer` makes what makes spans.
         """
         self._service = service
         self._tls = tls
@@ -286,6 +307,7 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
                 answer_bytes_max=answer_bytes_max,
                 gate=None if gate is None else gate(catalogue_of(contract)),
                 has_console=has_console,
+                make_tracer=make_tracer,
             )
 
         self.gateways = {gateway_id: made(gateway_id) for gateway_id in held}

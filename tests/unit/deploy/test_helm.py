@@ -38,7 +38,9 @@ EVERYTHING = [
     "--set=kafka.secret=kafka,tls.secret=tls,tls.requireClients=true,access.configMap=access,partitionReplicas=0",
     "--set=podMonitor.enabled=true,podMonitor.labels.release=prometheus,networkPolicy.enabled=true",
     '--set-json=networkPolicy.clients=[{"namespaceSelector":{"matchLabels":{"team":"shop"}}}]',
-    "--set=storage.className=fast,job.storage.className=fast,image.pullPolicy=Always,extraArgs={--reflection}",
+    "--set=storage.className=fast,job.storage.className=fast,image.pullPolicy=Always",
+    "--set=extraArgs={--reflection,--traces}",
+    '--set-json=extraEnv=[{"name":"OTEL_EXPORTER_OTLP_ENDPOINT","value":"http://collector:4318"}]',
 ]
 WAYS: Mapping[str, Sequence[str]] = {"as it is": [], "own contract": OWN_CONTRACT, "job": JOB, "everything": EVERYTHING}
 
@@ -117,6 +119,9 @@ def test_gateways_are_started_as_they_are_configured() -> None:
     assert arguments["advertise"] == "shop-1.shop-gateways:50051"
     assert arguments["replicas"] == ["0"]
     assert arguments["reflection"]
+    assert arguments["traces"]
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    assert environment["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4318"
     assert not arguments["insecure"]
     probes = [container[probe]["httpGet"]["scheme"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
     assert probes == ["HTTPS"] * 3

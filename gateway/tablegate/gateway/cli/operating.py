@@ -143,6 +143,13 @@ def serve(
             help="File (TOML) with what is logged: level, access_log, slow_call_ms. It is read again when it changes."
         ),
     ] = None,
+    traces: Annotated[
+        bool,
+        typer.Option(
+            "--traces",
+            help="Send traces by OpenTelemetry, as its variables OTEL_… say. Needs tablegate-gateway[otel].",
+        ),
+    ] = False,
 ) -> None:
     """Serve the tables of contracts: restore them from their changelogs, follow them, answer queries."""
     from tablegate.gateway.cluster.membership import GATEWAYS_TOPIC
@@ -183,6 +190,7 @@ def serve(
         log_file=log_file,
         log_level=log_level,
         log_settings=log_settings,
+        traces=traces,
         access=access,
     )
     try:

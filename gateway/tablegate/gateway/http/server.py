@@ -4,7 +4,7 @@ Decision: docs/decisions/0008-an-http-server-of-our-own.md
 Decision: docs/decisions/0113-our-http2-beside-others.md
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Protocol
 
@@ -24,10 +24,12 @@ from tablegate.gateway.http.rpc.calls import HTTP_STATUSES, CallLimits, Calls, r
 from tablegate.gateway.http.rpc.connect import ConnectProtocol
 from tablegate.gateway.http.rpc.grpc import GrpcProtocol
 from tablegate.gateway.http.rpc.grpc_web import GrpcWebProtocol
+from tablegate.gateway.http.rpc.traced_calls import TracedCalls
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import Methods
 from tablegate.gateway.query.errors import QueryError, code_of
 from tablegate.gateway.telemetry.measures import Measures
+from tablegate.gateway.telemetry.spans import Tracer
 
 CLOSE_S = 1.0  # for clients to read their last answers
 
@@ -93,6 +95,7 @@ class HttpServer:
     `shared_port`: other processes may listen on the same port, and share its connections. `web` makes the protocols
     beside gRPC; the first that knows an exchange serves it. `gate` decides who may call; None: whoever connects.
     `hosts` are the names under which requests that are not gRPC are served. `measures`: where calls are counted.
+    `tracer`: what makes spans of the calls whose paths are `traced`; None: nothing does.
     """
 
     def __init__(
@@ -107,8 +110,13 @@ class HttpServer:
         gate: Gate | None = None,
         hosts: ServedHosts | None = None,
         measures: Measures | None = None,
+        tracer: Tracer | None = None,
+        traced: Collection[str] = (),
     ) -> None:
-        self._calls = Calls(call_limits, gate, measures)
+        if tracer is None:
+            self._calls = Calls(call_limits, gate, measures)
+        else:
+            self._calls = TracedCalls(call_limits, gate, measures, tracer=tracer, paths=traced)
         self._web = tuple(web(methods, self._calls))
         self._hosts = hosts or ServedHosts(address)
         # Connections call gRPC themselves: what is common passes nothing here.

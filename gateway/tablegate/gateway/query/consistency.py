@@ -50,6 +50,7 @@ from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.stores.base import Position, Snapshot, StoredPartition
 from tablegate.gateway.stores.notifier import Notifier
 from tablegate.gateway.telemetry.measures import Histogram
+from tablegate.gateway.telemetry.spans import FRESHNESS_WAIT, SPAN
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 
 CHECK_S = 0.5  # a waiting read checks at least so often, whatever it is notified of
@@ -212,6 +213,17 @@ async def when_fresh(attempt: Callable[[], Answer], requirement: ConsistencyRequ
 
     Raise the last `NotCaughtUp` then, or `DeadlineExceeded` where the call itself is over.
     """
+    with SPAN.get().part(FRESHNESS_WAIT, {}) as span:
+        started = time.monotonic()
+        try:
+            return await _waited_for(attempt, requirement, call)
+        finally:
+            waited_s = time.monotonic() - started
+            requirement.waits.add(waited_s)
+            span.show(requirement.waits, waited_s)
+
+
+async def _waited_for(attempt: Callable[[], Answer], requirement: ConsistencyRequirement, call: Call) -> Answer:
     started = time.monotonic()
     left_s = call.time_left_s()
     wait_s = requirement.max_wait_s
@@ -248,7 +260,6 @@ async def when_fresh(attempt: Callable[[], Answer], requirement: ConsistencyRequ
             else:
                 await requirement.notifier.wait(max(0.0, min(CHECK_S, end_s - waited_s)), behind)
     finally:
-        requirement.waits.add(time.monotonic() - started)
         if verifying is not None:
             verifying.cancel()
 

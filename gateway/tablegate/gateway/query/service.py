@@ -42,6 +42,7 @@ from tablegate.gateway.query.subscribe.live_table import LiveTable
 from tablegate.gateway.query.subscribe.subscription import subscribe_handler
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tablegate.gateway.stores.notifier import Notifier
+from tablegate.gateway.stores.traced import TracedReader
 from tablegate.gateway.telemetry.measures import Measures
 
 OTHER_METHOD_TIMEOUT_S = 5.0
@@ -59,11 +60,22 @@ def table_accesses(
     now_ms: NowMs,
     limits: QueryLimits = DEFAULT_LIMITS,
     measures: Measures | None = None,
+    is_traced: bool = False,
 ) -> Mapping[str, TableAccess]:
     """Return how the tables of a catalogue are accessed, by name; the arguments are those of `query_methods`."""
     router = Router.alone() if router is None else router
     return {
-        name: TableAccess(table, store, signer, notifier, now_ms, ends, router, limits, measures)
+        name: TableAccess(
+            table,
+            TracedReader(store, name) if is_traced else store,
+            signer,
+            notifier,
+            now_ms,
+            ends,
+            router,
+            limits,
+            measures,
+        )
         for name, table in catalogue.tables.items()
     }
 
@@ -92,15 +104,25 @@ def query_methods(
     now_ms: NowMs = wall_clock_ms,
     limits: QueryLimits = DEFAULT_LIMITS,
     measures: Measures | None = None,
+    is_traced: bool = False,
 ) -> Methods:
     """Return the methods of the contracts' services, by path.
 
     `notifier` says when the store has changed; `ends` asks Kafka what `latest` means; `router` asks other gateways,
     None where this one stands alone; `limits` bounds answers, messages and waits; `measures` has how fresh and how late
-    answers are.
+    answers are; `is_traced`: what they read is in their spans.
     """
     accesses = table_accesses(
-        catalogue, store, signer, notifier, ends=ends, router=router, now_ms=now_ms, limits=limits, measures=measures
+        catalogue,
+        store,
+        signer,
+        notifier,
+        ends=ends,
+        router=router,
+        now_ms=now_ms,
+        limits=limits,
+        measures=measures,
+        is_traced=is_traced,
     )
     live = {name: LiveTable(access) for name, access in accesses.items()}
     viewed = {name: ViewedAccess(access) for name, access in accesses.items()}

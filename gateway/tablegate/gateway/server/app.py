@@ -38,6 +38,7 @@ from tablegate.gateway.server.preflight import (
     check_store_url,
     check_tls,
     check_topics,
+    check_traces,
     load_contracts,
     lock_data,
     membership_of,
@@ -68,6 +69,7 @@ def serve(config: ServeConfig) -> int:
     check_store_url(config.store_url)
     check_cluster(config, catalogue)
     check_access(config, catalogue)
+    check_traces(config)
     reserved = reserve_address(config.listen, insecure=config.insecure or config.tls is not None)
     lock = None
     admin: Reserved | None = None
@@ -162,6 +164,7 @@ def _specs(
             hang_limit_s=config.hang_limit_s,
             access=None if config.access is None else str(config.access.resolve()),
             log_level=level_of(config.log_level),
+            traces=config.traces,
             log_settings=None if config.log_settings is None else str(config.log_settings.resolve()),
         ).to_json()
 

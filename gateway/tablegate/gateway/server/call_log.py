@@ -84,11 +84,6 @@ class CallLog:
 
 
 def _about(call: ServedCall, path: str, code: str, took_s: float) -> Mapping[str, Any]:
-    answered = {
-        name.decode("ascii").removeprefix("tablegate-"): value.decode("latin-1")
-        for name, value in call.trailer
-        if name in _ANSWERED_BY
-    }
     return {
         "method": path,
         "code": code,
@@ -98,8 +93,5 @@ def _about(call: ServedCall, path: str, code: str, took_s: float) -> Mapping[str
         "principal": call.account or "",
         "address": call.exchange.address,
         **({"trace_id": call.trace_id} if call.trace_id else {}),
-        **answered,
+        **call.answered_by,
     }
-
-
-_ANSWERED_BY = frozenset((b"tablegate-partition", b"tablegate-role", b"tablegate-gateway"))

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tablegate.gateway.contract.tokens import TokenSigner
     from tablegate.gateway.http.tls import TlsFiles
     from tablegate.gateway.server.log_settings import WatchedLogSettings
+    from tablegate.gateway.telemetry.measures import Measures
+    from tablegate.gateway.telemetry.spans import Tracer
 
 WORKER = "worker"
 REPLICATOR = "replicator"
@@ -81,6 +83,7 @@ class ChildConfig:
     access: str | None = None  # the access file of workers; None: whoever connects may read everything
     log_level: int = logging.INFO
     log_settings: str | None = None  # the file of them, which may change
+    traces: bool = False  # of workers
 
     def to_json(self) -> str:
         """Return it as text."""
@@ -146,6 +149,15 @@ class ChildConfig:
         from tablegate.gateway.server.log_settings import WatchedLogSettings
 
         return WatchedLogSettings(None if self.log_settings is None else Path(self.log_settings), self.log_level)
+
+    def tracer(self, measures: "Measures") -> "Tracer | None":
+        """Return what makes spans and sends them; None where nothing does."""
+        if not self.traces:
+            return None
+        from tablegate.gateway.cluster.membership import own_id
+        from tablegate.gateway.telemetry.otel import Traces
+
+        return Traces(own_id(self.membership), self.name, measures)
 
     @property
     def log_path(self) -> Path | None:

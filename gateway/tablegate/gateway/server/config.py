@@ -64,6 +64,7 @@ class ServeConfig:
     drain_s: float = 10.0  # longest wait for unary calls at the end
     hang_limit_s: float = HANG_LIMIT_S
     hosts: tuple[str, ...] = ()  # names under which pages may call; none: any
+    traces: bool = False  # whether spans are sent, as OpenTelemetry's variables in the environment say
     access: Path | None = None  # the access file; None: whoever connects may read everything
 
     @property

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 from typing_extensions import override
 
 from tablegate.gateway.contract.types import Partition, StoreId
@@ -126,7 +127,10 @@ def _histogram(histograms: Histograms) -> Metric:
     family = HistogramMetricFamily(f"tablegate_{histograms.name}", histograms.about, labels=histograms.labels)
     bounds = [*map(str, histograms.bounds), "+Inf"]
     for labels, histogram in histograms.items():
-        buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
+        buckets: list[Any] = list(zip(bounds, accumulate(histogram.counts), strict=True))
+        for place, shown in histogram.exemplars.items():
+            ids = {"trace_id": shown.trace_id, "span_id": shown.span_id}
+            buckets[place] = (*buckets[place], Exemplar(ids, shown.value, shown.time_s))
         family.add_metric(labels, buckets, histogram.sum)
     return family
 

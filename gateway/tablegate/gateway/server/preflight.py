@@ -72,6 +72,19 @@ def check_access(config: ServeConfig, catalogue: Catalogue) -> None:
             raise ServeError(str(error)) from None
 
 
+def check_traces(config: ServeConfig) -> None:
+    """Raise `ServeError` where spans cannot be made, or the environment does not say how to send them."""
+    if config.traces:
+        try:
+            from tablegate.gateway.telemetry.otel import TracesError, check_environment
+        except ModuleNotFoundError:
+            raise ServeError('--traces needs a library: pip install "tablegate-gateway[otel]"') from None
+        try:
+            check_environment(os.environ)
+        except TracesError as error:
+            raise ServeError(str(error)) from None
+
+
 def check_origins(origins: tuple[str, ...]) -> None:
     """Raise `ServeError` where one is written as no browser sends it."""
     for origin in origins:

@@ -33,6 +33,7 @@ from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.membership import own_id
 from tablegate.gateway.cluster.peers import GrpcForwarder
 from tablegate.gateway.cluster.scatter import Router
+from tablegate.gateway.cluster.traced_peers import TracedForwarder
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.http.console.console import Console
 from tablegate.gateway.http.rpc.calls import Calls
@@ -98,10 +99,12 @@ class _Worker:
         self._pipe = pipes[0] if pipes else None
         signer = config.token_signer
         measures = Measures()
+        self._tracer = config.tracer(measures)
         self._directory = Directory()  # empty where it stands alone
         self._router: Router | None = None
         if config.membership is not None:
-            forwarder = GrpcForwarder(
+            make_forwarder = GrpcForwarder if self._tracer is None else TracedForwarder
+            forwarder = make_forwarder(
                 ForwardTokenSigner(signer, wall_clock_ms).sign, config.credentials, measures=measures
             )
             self._router = Router(self._directory, forwarder)
@@ -122,6 +125,7 @@ class _Worker:
             ends=self._pipe,
             router=self._router,
             measures=measures,
+            is_traced=self._tracer is not None,
         )
         methods = {
             **queries,
@@ -162,6 +166,8 @@ class _Worker:
             gate=self._gate,
             hosts=ServedHosts(config.address, config.hosts),
             measures=measures,
+            tracer=self._tracer,
+            traced=queries.keys(),
         )
         self._admin: AdminServer | None = None
         if config.admin_address is not None:
@@ -298,6 +304,8 @@ class _Worker:
         if self._gate is not None:
             self._gate.close()
         self._store.close()
+        if self._tracer is not None:
+            self._tracer.close()
 
 
 class WatchedStore(StoreReader):

@@ -12,7 +12,7 @@ Decision: docs/decisions/0150-measures-in-plain-numbers.md
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 Labels = tuple[str, ...]
 """The values of a metric's labels, in order."""
@@ -21,16 +21,29 @@ CALL_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.0
 AGE_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600)
 
 
-class Histogram:
-    """How many values are not above each bound and above the one before, with one more for the rest; and their sum."""
+class Exemplar(NamedTuple):
+    """A value that was counted, when, in seconds since 1970, and the ids of the span that it is of."""
 
-    __slots__ = ("bounds", "counts", "now_s", "sum")
+    trace_id: str
+    span_id: str
+    value: float
+    time_s: float
+
+
+class Histogram:
+    """How many values are not above each bound and above the one before, with one more for the rest; and their sum.
+
+    `exemplars`: the last one of each place in `counts`, where there are traces.
+    """
+
+    __slots__ = ("bounds", "counts", "exemplars", "now_s", "sum")
 
     def __init__(self, bounds: Sequence[float], now_s: Callable[[], float] = time.time) -> None:
         """Begin with nothing; `now_s`: the seconds since 1970."""
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
+        self.exemplars: dict[int, Exemplar] = {}
         self.now_s = now_s
 
     def add(self, value: float) -> None:
@@ -45,6 +58,10 @@ class Histogram:
             age_s = 0.0
         self.counts[bisect_left(self.bounds, age_s)] += 1
         self.sum += age_s
+
+    def show(self, value: float, trace_id: str, span_id: str) -> None:
+        """Keep whose value one is that was counted."""
+        self.exemplars[bisect_left(self.bounds, value)] = Exemplar(trace_id, span_id, value, self.now_s())
 
 
 class Histograms(dict[Labels, Histogram]):
@@ -153,6 +170,12 @@ class Measures:
             "Rows and tombstones that came from other gateways (in) and went to them (out).",
             ("table", "direction"),
         )
+        self.spans = Counts(
+            "spans",
+            "Spans of traces that have ended, that were exported, and whose export failed. Those that are none of both "
+            "wait, or found no room in the queue.",
+            ("result",),
+        )
         own = vars(self).values()
         self.histograms = [each for each in own if isinstance(each, Histograms)]
         self.counts = [each for each in own if isinstance(each, Counts)]
@@ -162,7 +185,15 @@ class Measures:
         return {
             each.name: [(values, histogram.counts, histogram.sum) for values, histogram in each.items()]
             for each in self.histograms
-        } | {each.name: list(each.items()) for each in self.counts}
+        } | {
+            **{each.name: list(each.items()) for each in self.counts},
+            "exemplars": [
+                (each.name, values, place, exemplar)
+                for each in self.histograms
+                for values, histogram in each.items()
+                for place, exemplar in histogram.exemplars.items()
+            ],
+        }
 
     def add(self, numbers: Mapping[str, Any]) -> None:
         """Add what `numbers` returned somewhere else."""
@@ -174,3 +205,8 @@ class Measures:
         for own in self.counts:
             for values, count in numbers.get(own.name, ()):
                 own[tuple(values)] += count
+        by_name = {histograms.name: histograms for histograms in self.histograms}
+        for name, values, place, exemplar in numbers.get("exemplars", ()):
+            newest, other = by_name[name][tuple(values)].exemplars, Exemplar(*exemplar)
+            if place not in newest or newest[place].time_s < other.time_s:
+                newest[place] = other

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 HEADER = "x-request-id"
-TRACE_PARENT, TRACE_STATE = "traceparent", "tracestate"
+TRACE_HEADERS = TRACE_PARENT, TRACE_STATE = "traceparent", "tracestate"
 
 
 class Identified(Protocol):

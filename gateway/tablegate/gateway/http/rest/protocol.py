@@ -30,6 +30,7 @@ from tablegate.gateway.query.errors import NotServed, QueryError, RequestTooLarg
 EVENTS = b"text/event-stream"
 LINES = b"application/x-ndjson"
 
+_SYSTEM = "rest"  # OpenTelemetry has no name for it
 _METHOD_NOT_ALLOWED, _TOO_LARGE, _UNKNOWN_CODING = 405, 413, 415
 _NO_STORE = (b"cache-control", b"no-store")  # an answer says how old it is, and a cache would not
 _JSON: Fields = ((b"content-type", b"application/json"), _NO_STORE)
@@ -95,6 +96,8 @@ class RestProtocol:
 class RestUnary(ServedCall):
     """A call with one answer. Its trailer goes before it, among the headers."""
 
+    rpc_system = _SYSTEM
+
     __slots__ = ("_header_cache", "_route")
 
     def __init__(
@@ -126,6 +129,8 @@ class RestUnary(ServedCall):
 
 class RestStream(FramedCall):
     """A stream, as lines or as events. What goes wrong after its beginning is its last line or event."""
+
+    rpc_system = _SYSTEM
 
     __slots__ = ("_as_events", "_route", "_zipped")
 

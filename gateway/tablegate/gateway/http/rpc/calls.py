@@ -23,6 +23,7 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 from google.rpc import code_pb2
 from typing_extensions import override
@@ -62,6 +63,7 @@ from tablegate.gateway.query.errors import (
 )
 from tablegate.gateway.telemetry.measures import Measures
 from tablegate.gateway.telemetry.request_ids import AT_WORK, HEADER, TRACE_PARENT, TRACE_STATE
+from tablegate.gateway.telemetry.spans import NO_SPAN, Span
 
 GZIP = b"gzip"
 REQUEST_ID = HEADER.encode("ascii")
@@ -93,6 +95,7 @@ HTTP_STATUSES: Mapping[int, int] = {
 """HTTP status of each google.rpc.Code but OK, as google/rpc/code.proto has it."""
 
 
+_ANSWERED_BY = {b"tablegate-%b" % name.encode(): name for name in ("partition", "role", "gateway")}
 _TRACE_PARENT, _TRACE_STATE = TRACE_PARENT.encode("ascii"), TRACE_STATE.encode("ascii")
 # Of version 00; a later one may have more behind it, and begins alike.
 _TRACE = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -123,8 +126,10 @@ class ServedCall(ABC):
     """A call, as its handler sees it (`query.call.Call`), and the ways to answer it, each protocol's own.
 
     `timeout_s`: what the client asked for, None where it did not; set by the protocol. `usage`: what the call uses of
-    its principal's limits.
+    its principal's limits. `span`: it in a trace.
     """
+
+    rpc_system: ClassVar[str] = "grpc"  # as OpenTelemetry names it
 
     __slots__ = (
         "_calls",
@@ -133,6 +138,7 @@ class ServedCall(ABC):
         "ended_for",
         "exchange",
         "request",
+        "span",
         "started_s",
         "timeout_s",
         "trailer",
@@ -147,6 +153,7 @@ class ServedCall(ABC):
         self.timeout_s: float | None = None
         self.trailer: Fields = ()
         self.request: bytes | None = None  # of a unary call
+        self.span: Span = NO_SPAN
         self._request_id = ""
         self._calls = calls
         self.started_s = time.monotonic()
@@ -161,7 +168,12 @@ class ServedCall(ABC):
     @property
     def trace_id(self) -> str:
         """Return the id of the trace that the request is in; "" where it is in none."""
-        return trace_of(self.exchange.headers)[0]
+        return self.span.trace_id or trace_of(self.exchange.headers)[0]
+
+    @property
+    def answered_by(self) -> Mapping[str, str]:
+        """Return which partition, role and gateway the answer came from, as far as its trailer names them."""
+        return {_ANSWERED_BY[name]: value.decode("latin-1") for name, value in self.trailer if name in _ANSWERED_BY}
 
     def identity(self) -> Sequence[tuple[str, str]]:
         """Return the headers by which a forward of the request is known: its id, and those of its trace."""
@@ -526,13 +538,15 @@ class Calls:
         call.fail(error)
         self._count_failed(call, path, error)
 
-    def _count(self, call: ServedCall, path: str, code: str) -> None:
+    def _count(self, call: ServedCall, path: str, code: str) -> float:
+        """Count a call that has ended; return how long it took."""
         took_s, durations = time.monotonic() - call.started_s, self._durations[path, code]
         # `durations.add`, written out: each call comes here.
         durations.counts[bisect_left(durations.bounds, took_s)] += 1
         durations.sum += took_s
         if self.on_ended is not None:
             self.on_ended(call, path, code, took_s)
+        return took_s
 
     def _count_failed(self, call: ServedCall, path: str, error: QueryError) -> None:
         self._count(call, path, code_pb2.Code.Name(code_of(error)))

@@ -84,6 +84,8 @@ class _Route:
 class ConnectUnary(ServedCall):
     """A unary call: the body is the message, trailers are headers with a prefix."""
 
+    rpc_system = "connectrpc"
+
     __slots__ = ("_as_json", "_protocol", "_route")
 
     def __init__(self, protocol: "ConnectProtocol", exchange: Exchange, route: _Route, *, as_json: bool) -> None:
@@ -118,6 +120,8 @@ class ConnectUnary(ServedCall):
 
 class ConnectStream(FramedCall):
     """A server stream, or a stream each way: messages in envelopes, and one at the end that has error and trailers."""
+
+    rpc_system = "connectrpc"
 
     __slots__ = ("_as_json", "_is_zipped", "_protocol", "_route")
 
