@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ def test_demo_answers_stays_and_leaves_nothing(tmp_path: Path) -> None:
             assert found, seen
             address = f"127.0.0.1:{found[1]}"
             _check_answers(seen)
+            _check_pages(seen, address)
             _check_questions(address)
             tree = process_tree(process.pid) - {process.pid}
             assert len(tree) >= 4, "Kafka, job with its Java, gateway"
@@ -58,6 +60,14 @@ def test_demo_answers_stays_and_leaves_nothing(tmp_path: Path) -> None:
     _check_answers(output)
     if go_tool("github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3") is None:
         pytest.skip("all passed but grpcurl, which needs Go")
+
+
+def _check_pages(seen: str, address: str) -> None:
+    """Check that what it says of browsers is there."""
+    for page in ("/", "/console"):
+        assert f"http://{address}{page}\n" in seen
+        with urllib.request.urlopen(f"http://{address}{page}", timeout=30) as answer:
+            assert answer.status == 200
 
 
 ANSWERS = {

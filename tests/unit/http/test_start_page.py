@@ -9,10 +9,16 @@ from re import findall
 
 import pytest
 
+from tablegate.gateway.http.console.console import Console
 from tablegate.gateway.http.rest.pages import StartPage
+from tablegate.gateway.http.server import HttpServer, web_protocols
+from tablegate.gateway.query.service import query_methods
+from tablegate.gateway.stores.notifier import Notifier
 from tests.kit.gateways_in_process.rest import RestServer
+from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.gateways_in_process.web import WebClient
-from tests.kit.table.filled import ORDERS, ROOT, catalogue_of
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import ORDERS, ROOT, SIGNER, catalogue_of
 
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 EVENT = b"data: {"
@@ -49,6 +55,19 @@ def test_browsers_get_the_same_as_a_page(server: RestServer) -> None:
     assert [unescape(each) for each in findall("<pre>(curl .*?)</pre>", page)] == _curls(text)
     assert findall(r'(?:src|href)="([^"]*)"', page) == ["data:,", "docs/start.css", "docs", "openapi.json"]
     assert client.ask("GET", "/docs/start.css").status == 200
+
+
+@pytest.mark.parametrize("has_console", [True, False])
+def test_the_console_is_named_where_it_is(has_console: bool) -> None:
+    catalogue = catalogue_of()
+    console = Console(catalogue, data_port=50051) if has_console else None
+    methods = query_methods(catalogue, MemoryStore(), SIGNER, Notifier())
+    web = web_protocols(catalogue, describe=True, console=console)
+    with ServerThread(lambda: HttpServer(methods, "127.0.0.1:0", web=web)) as server:
+        client = WebClient(server, http2=False)
+        page, text = client.ask("GET", "/", accept="text/html").body, client.ask("GET", "/").body
+        assert (b'href="console"' in page, b"to see them: /console" in text) == (has_console, has_console)
+        assert client.ask("GET", "/console").status == (200 if has_console else 404)
 
 
 @pytest.mark.parametrize(

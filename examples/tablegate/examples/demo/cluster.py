@@ -232,6 +232,7 @@ class _Cluster:
         print_line(f"  grpcurl -v -plaintext -d {shlex.quote(request)} {one} {path}", markup=False)
         data = shlex.quote(json.dumps({"table": TABLE.name}))
         print_line(f"  grpcurl -plaintext -d {data} {two} tablegate.v1.GatewayService/GetTable", markup=False)
+        print_line(f"The console, which shows it all as it moves: http://{one}/console")
 
     # Afterwards.
 

@@ -134,6 +134,7 @@ def _print_more(address: str) -> None:
     print_line(f"  curl {address}/v1/ratings/362", markup=False)
     print_line(f"  curl -N '{address}/v1/ratings:scan?minAverageRating=8'", markup=False)
     print_line(f"In a browser: http://{address}/")
+    print_line(f"The console, which shows it all as it moves: http://{address}/console")
 
 
 class Answers:

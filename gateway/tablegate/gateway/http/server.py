@@ -194,7 +194,7 @@ def web_protocols(
             RestProtocol(catalogue.routes, methods, calls, codec),
         ]
         if describe:
-            pages = Pages(catalogue, scheme)
+            pages = Pages(catalogue, scheme, has_console=console is not None)
             protocols.append(Guarded(pages, pages.paths, calls, Right.REFLECTION))
         if console is not None:
             protocols.append(Guarded(console, console.guarded_paths, calls, Right.REFLECTION))

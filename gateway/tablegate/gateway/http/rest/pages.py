@@ -56,18 +56,22 @@ _START_PAGE = """<!doctype html>
 <body><main>
 <h1>Tablegate</h1>
 <p>These tables are served here, over gRPC, gRPC-Web, Connect and REST. <a href="docs">Try the queries</a>, or take the
-<a href="openapi.json">OpenAPI document</a>.</p>
+<a href="openapi.json">OpenAPI document</a>.{console}</p>
 {tables}
 </main></body>
 </html>
 """
+_CONSOLE = ' <a href="console">The console</a> shows tables, partitions, rows and calls, as they move.'
 
 
 class Pages:
-    """Serves exchanges whose path is one of the pages. `scheme`: of the gateway's addresses."""
+    """Serves exchanges whose path is one of the pages. `scheme`: of the gateway's addresses.
 
-    def __init__(self, catalogue: Catalogue, scheme: str) -> None:
-        self._start = StartPage(catalogue, scheme)
+    `has_console`: whether the console is at the same port.
+    """
+
+    def __init__(self, catalogue: Catalogue, scheme: str, *, has_console: bool = False) -> None:
+        self._start = StartPage(catalogue, scheme, has_console=has_console)
         self._pages: Mapping[bytes, PageFile] = {
             b"/openapi.json": PageFile(JSON_TYPE, lambda: packed(openapi_document(catalogue))),
             b"/docs": PageFile(HTML, lambda: packed(_file("page.html"))),
@@ -119,10 +123,11 @@ class _Shown(NamedTuple):
 
 
 class StartPage:
-    """The page of a catalogue. `scheme`: of its addresses, "http" or "https"."""
+    """The page of a catalogue. `scheme`: of its addresses, "http" or "https". `has_console`: as of `Pages`."""
 
-    def __init__(self, catalogue: Catalogue, scheme: str) -> None:
+    def __init__(self, catalogue: Catalogue, scheme: str, *, has_console: bool = False) -> None:
         self._scheme = scheme
+        self._has_console = has_console
         self._shown = cache(lambda: _queries(catalogue))
 
     def html(self, host: bytes) -> bytes:
@@ -134,11 +139,14 @@ class StartPage:
                 parts.append(f"<h3>{escape(query.name)}</h3><p>{escape(query.about)}</p>")
                 parts += [f"<pre>{escape(command)}</pre>" for command in query.commands(self._scheme, address)]
             parts.append("</section>")
-        return _START_PAGE.replace("{tables}", "".join(parts)).encode()
+        page = _START_PAGE.replace("{console}", _CONSOLE if self._has_console else "")
+        return page.replace("{tables}", "".join(parts)).encode()
 
     def text(self, host: bytes) -> bytes:
         """Return the same as text."""
-        address, lines = _address(host), ["Tablegate serves these tables. To try them in a browser: /docs", ""]
+        console = "; to see them: /console" if self._has_console else ""
+        address = _address(host)
+        lines = [f"Tablegate serves these tables. To try them in a browser: /docs{console}", ""]
         for (table, key), queries in self._by_table():
             lines.append(f"{table} (key: {key})")
             for query in queries:
