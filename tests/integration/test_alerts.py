@@ -1,6 +1,8 @@
 """Alerts, provoked: a real Prometheus scrapes real gateways and a real job to which the thing happens.
 
-Alerts fire without their `for`, as no test waits for minutes; all else of the rules is as it is in `deploy`.
+Alerts fire without their `for`, as no test waits for minutes; all else of the rules is as it is in `deploy`. Those that
+need no Kafka are in `test_alerts_alone.py`. Of TablegateJobMarkersOld, TablegateJobFallsBehind and TablegateJobRestarts
+the rules alone are tested.
 """
 
 import os

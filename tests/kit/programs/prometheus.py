@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
@@ -29,7 +30,10 @@ def _impatient(alerts: Path) -> Mapping[str, Any]:
 
 
 class Prometheus:
-    """Scrapes targets, HOST:PORT by name of the job, each second. Alerts fire at once; all else of them is as it is."""
+    """Scrapes targets, HOST:PORT by name of the job, each second. Alerts fire at once; all else of them is as it is.
+
+    It keeps exemplars.
+    """
 
     def __init__(self, directory: Path, targets: Mapping[str, list[str]]) -> None:
         directory.mkdir()
@@ -48,6 +52,7 @@ class Prometheus:
     def __enter__(self) -> Self:
         command = ["prometheus", f"--config.file={self._directory / 'prometheus.yml'}"]
         command += [f"--storage.tsdb.path={self._directory / 'data'}", f"--web.listen-address={self._address}"]
+        command += ["--enable-feature=exemplar-storage"]
         with (self._directory / "log").open("w") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
@@ -75,6 +80,11 @@ class Prometheus:
         """Return the value of an expression with one result; None where it has none."""
         result = self._asked(f"query?{urllib.parse.urlencode({'query': expression})}")["result"]
         return float(result[0]["value"][1]) if result else None
+
+    def exemplars(self, metric: str) -> list[Mapping[str, str]]:
+        """Return the labels of a metric's exemplars."""
+        query = urllib.parse.urlencode({"query": metric, "start": 0, "end": time.time() + 60})
+        return [one["labels"] for series in self._asked(f"query_exemplars?{query}") for one in series["exemplars"]]
 
     def wait_for(self, alert: str, about: str, seconds: float = 180.0) -> None:
         """Wait until an alert fires."""
