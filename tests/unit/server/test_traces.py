@@ -150,6 +150,24 @@ def test_a_scan_of_two_gateways_is_one_trace(cluster: GrpcCluster, receiver: Otl
     assert {span.resource["tablegate.gateway"] for span in spans if span.name == "store.read"} == {"a", "b"}
 
 
+def test_a_stream_that_its_client_ends_is_no_error(cluster: GrpcCluster, receiver: OtlpReceiver) -> None:
+    rows: set[int] = set()
+    for message in cluster.stream("a", "SubscribeRatings", metadata=SAMPLED):
+        rows |= {change.upsert.movie_id for change in message.changes}
+        if len(rows) == len(MOVIES):  # those of the other gateway among them
+            break
+    cluster.cancel_streams()
+    soon(lambda: len(calls_of(receiver)) == 3, "its spans have come")
+    assert sorted(span.kind for span in calls_of(receiver)) == [SERVER, SERVER, CLIENT]
+    assert {span.attributes["rpc.response.status_code"] for span in calls_of(receiver)} == {"CANCELLED"}
+    assert not any(span.is_error for span in calls_of(receiver))
+
+
+def calls_of(receiver: OtlpReceiver) -> list[ReceivedSpan]:
+    """Return the spans that are calls, and no parts of one."""
+    return [span for span in receiver.spans if span.kind != INTERNAL]
+
+
 def test_a_wait_for_freshness_is_a_part_of_its_call(cluster: GrpcCluster, receiver: OtlpReceiver) -> None:
     movie, gateway = movie_of(cluster, "a"), cluster["a"]
     request = cluster.request("GetRating", movie_id=movie)

@@ -177,7 +177,8 @@ class RecordedSpan(Span):
     @override
     def answer(self, code: str) -> None:
         self._span.set_attribute("rpc.response.status_code", code)
-        if code in _FAULTS or (code != "OK" and self._kind is SpanKind.CLIENT):
+        # A call to another gateway that is CANCELLED was ended by this one, as its client went or had enough.
+        if code in _FAULTS or (self._kind is SpanKind.CLIENT and code not in ("OK", "CANCELLED")):
             self._span.set_attribute("error.type", code)
             self._span.set_status(StatusCode.ERROR)
 
