@@ -12,7 +12,7 @@ BENCH ?=
 # Kept bytecode, asserts rewritten by pytest among it, saves tests and the processes that they start half of their start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo cluster-demo check lint test test-long fuzz interop simulate planted proto proto-check docs lock wheels sbom audit clients npm go-module bench clean
+.PHONY: help setup demo cluster-demo check lint test test-long fuzz interop simulate planted proto proto-check docs lock wheels sbom audit clients npm go-module maven bench clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
@@ -100,6 +100,9 @@ npm: ## pack the TypeScript client into dist/ (needs Node)
 
 go-module: $(READY) ## pack the Go client into dist/go, as a proxy of modules serves it
 	@$(BIN)/python clients/go/pack.py dist/go
+
+maven: ## pack the Java client into dist/maven, as a repository of Maven has it (needs a JDK and Maven)
+	@$(MAKE) --no-print-directory -C clients java-pack
 
 bench: $(READY) ## measure; print a table, write docs/bench.json and docs/bench.svg
 	@$(BIN)/python -m tests.bench $(BENCH)

@@ -38,7 +38,13 @@ def _named() -> dict[str, list[str]]:
 def _named_in_other_languages() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     clients = ROOT / "clients"
-    for path in sorted([*clients.glob("typescript/src/*.ts"), *clients.glob("go/*.go")]):
+    for path in sorted(
+        [
+            *clients.glob("typescript/src/*.ts"),
+            *clients.glob("go/*.go"),
+            *clients.glob("java/client/src/main/**/*.java"),
+        ]
+    ):
         for name in _NAMED.findall(path.read_text()):
             found.setdefault(name, []).append(path.name)
     return found

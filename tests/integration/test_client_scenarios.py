@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.client_scenarios.built import CLIENTS, built_go, built_typescript, site
+from tests.kit.client_scenarios.built import CLIENTS, built_go, built_java, built_typescript, site
 from tests.kit.client_scenarios.clients import PageClient, ProgramClient, PythonClient
 from tests.kit.client_scenarios.play import Play, Scenario, scenarios
 from tests.kit.gateway_processes.gateway import soon
@@ -29,6 +29,11 @@ def typescript() -> Path:
 @pytest.fixture(scope="module")
 def go_driver() -> Path:
     return built_go() / "driver/driver"
+
+
+@pytest.fixture(scope="module")
+def java_driver() -> list[str | Path]:
+    return ["java", "-cp", built_java(), "tablegate.driver.Driver"]
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +82,14 @@ def test_the_typescript_client_in_a_page(scenario: Scenario, page: PageClient, t
 def test_the_go_client(scenario: Scenario, go_driver: Path, tmp_path: Path) -> None:
     # A race that the detector finds ends the program.
     with ProgramClient(["env", "GORACE=halt_on_error=1", go_driver]) as client, Play(client, tmp_path) as play:
+        play.run(scenario)
+
+
+@pytest.mark.tools
+@pytest.mark.jvm
+@each_scenario
+def test_the_java_client(scenario: Scenario, java_driver: list[str | Path], tmp_path: Path) -> None:
+    with ProgramClient(java_driver) as client, Play(client, tmp_path) as play:
         play.run(scenario)
 
 

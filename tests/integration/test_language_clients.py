@@ -34,7 +34,7 @@ LANGUAGES = {
     "java": Language(
         ("mvn", "javac"),
         "install Maven and a JDK 17 or newer",
-        ("java", "-jar", str(CLIENTS / "java/target/ratings.jar")),
+        ("java", "-jar", str(CLIENTS / "java/example/target/ratings.jar")),
     ),
     "typescript": Language(
         ("node", "npm"), "install Node 20 or newer", ("node", str(CLIENTS / "typescript/example/dist/ratings.js"))

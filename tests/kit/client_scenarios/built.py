@@ -46,6 +46,14 @@ def built_go() -> Path:
     return CLIENTS / "go/example"
 
 
+def built_java() -> Path:
+    """Return the jar of the Java client's example, built, with the client beside it; skip the test without Maven."""
+    if shutil.which("mvn") is None or shutil.which("javac") is None:
+        pytest.skip("the Java client needs mvn and javac: install Maven and a JDK 17 or newer")
+    make_clients("java")
+    return CLIENTS / "java/example/target/ratings.jar"
+
+
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         """Say nothing of requests."""
