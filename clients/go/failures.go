@@ -29,6 +29,15 @@ func (f failure) passes() bool {
 	return f.code == codes.Unavailable || f.code == codes.Canceled
 }
 
+// passesOnceAdmitted says whether it may where a stream had brought something.
+//
+// A stream ends with the credential that it was begun with: the next one shows that which is good by then. And a gateway
+// gives a reason with each refusal: without one a proxy has reset the stream, or ended it halfway.
+func (f failure) passesOnceAdmitted() bool {
+	isCutOff := (f.code == codes.Internal || f.code == codes.Unknown) && f.reason == ""
+	return f.passes() || f.code == codes.Unauthenticated || isCutOff
+}
+
 func failureOf(err error) failure {
 	said := status.Convert(err)
 	found := failure{code: said.Code(), text: said.Message()}

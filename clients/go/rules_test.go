@@ -244,6 +244,23 @@ func TestACredentialThatEndsIsShownAnewOnce(t *testing.T) {
 	}
 }
 
+func TestAStreamThatIsCutOffIsOpenedAgainOnceItBegan(t *testing.T) {
+	one := newTestSubscriber(t, "", false)
+	for _, code := range []codes.Code{codes.Internal, codes.Unknown} {
+		one.request()
+		if _, err := one.disconnected(failure{code: code}); err == nil {
+			t.Error(code, "of a stream that brought nothing")
+		}
+		one.receive(dynamicpb.NewMessage(one.fields.progress.ContainingMessage()))
+		if _, err := one.disconnected(failure{code: code}); err != nil {
+			t.Error("the stream was admitted:", err)
+		}
+		if _, err := one.disconnected(failure{code: code, reason: "INTERNAL"}); err == nil {
+			t.Error(code, "is the gateway's word where it has a reason")
+		}
+	}
+}
+
 func TestDetailsOfOthersSayNothing(t *testing.T) {
 	for domain, want := range map[string]string{"tablegate": "INVALID_FIELD", "proxy.example": ""} {
 		said, err := status.New(codes.InvalidArgument, "no").WithDetails(&errdetails.ErrorInfo{Reason: "INVALID_FIELD", Domain: domain})

@@ -3,7 +3,6 @@ package tablegate
 import (
 	"time"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
@@ -132,8 +131,7 @@ func (s *subscriber[Row]) disconnected(why failure) (Event[Row], error) {
 		}
 		s.token = ""
 		s.options.Clear(s.option("start")) // what was missed comes with a snapshot only
-	} else if !why.passes() && !(why.code == codes.Unauthenticated && s.isAdmitted) {
-		// A stream ends with the credential that it was begun with. The next one shows that which is good by then.
+	} else if !why.passes() && !(s.isAdmitted && why.passesOnceAdmitted()) {
 		return Event[Row]{}, refused
 	}
 	most := min(backoffMax, backoffMin<<min(s.failures, 16))

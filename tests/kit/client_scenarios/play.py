@@ -242,6 +242,7 @@ STEPS: Mapping[str, Callable[..., None]] = {
     "rights end": Play.end_rights,
     "tokens get other keys": Play.change_keys,
     "connections break": lambda play: play.gateway.cut(),
+    "streams are reset": lambda play: play.gateway.reset_streams(),
     "connections stall": lambda play: play.gateway.stall(),
     "connections go on": lambda play: play.gateway.go_on(),
     rf"put {_NUMBERS}(?: for (\d+) times)?": Play.put,

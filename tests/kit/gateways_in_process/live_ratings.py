@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from typing_extensions import override
 
+from tablegate.gateway.http.h2_connection import Http2Connection
 from tests.kit.gateways_in_process.ratings import RatingsServer
 
 DRAIN_S = 5
@@ -41,6 +42,19 @@ class LiveRatings(RatingsServer):
     def cut(self) -> None:
         """Break off all connections without a word; new ones are taken."""
         self._run(self._relay.cut())
+
+    def reset_streams(self) -> None:
+        """Break off all answers as proxies do: by INTERNAL_ERROR, over HTTP/1.1 by the end of the connection."""
+
+        async def reset() -> None:
+            for connection in tuple(self._server._listener._connections):
+                if isinstance(connection, Http2Connection):
+                    for exchange in tuple(connection.h2.streams.values()):
+                        connection.abort(exchange)
+                else:
+                    connection.close()
+
+        self._run(reset())
 
     def die(self) -> None:
         """End as a gateway that is killed: nobody hears of it."""

@@ -187,11 +187,10 @@ def test_only_what_passes_is_tried_again(code: str, reason: str, passes: bool) -
 REFUSED = Failure("INVALID_ARGUMENT", "the resume token is damaged", "INVALID_RESUME_TOKEN")
 
 
-def test_a_stream_whose_credential_has_ended_is_opened_once_more() -> None:
-    """Whoever was let in may have another credential by then; whoever is refused has none."""
+def _admitted() -> Subscriber:
+    """Return a subscriber whose stream has brought a message."""
     ratings = make_ratings()
     subscriber = Subscriber(_request(ratings))
-    ended = Failure("UNAUTHENTICATED", "your credential has ended; show a new one", "NOT_AUTHENTICATED")
 
     async def read_one() -> None:
         messages = _stream(ratings, subscriber)
@@ -199,6 +198,25 @@ def test_a_stream_whose_credential_has_ended_is_opened_once_more() -> None:
         await messages.aclose()  # type: ignore[attr-defined]
 
     asyncio.run(read_one())
+    return subscriber
+
+
+@pytest.mark.parametrize("code", ["INTERNAL", "UNKNOWN"])
+def test_a_stream_that_is_cut_off_is_opened_again_once_it_began(code: str) -> None:
+    """A proxy has reset it, or ended it halfway: a gateway would give a reason."""
+    cut_off = Failure(code, "Received RST_STREAM with error code 2")
+    with pytest.raises(SubscribeError, match="RST_STREAM"):
+        _subscriber().disconnected(cut_off)
+    subscriber = _admitted()
+    assert subscriber.disconnected(cut_off).code == code
+    with pytest.raises(SubscribeError, match="its log"):
+        subscriber.disconnected(Failure(code, "its log has the rest", "INTERNAL"))
+
+
+def test_a_stream_whose_credential_has_ended_is_opened_once_more() -> None:
+    """Whoever was let in may have another credential by then; whoever is refused has none."""
+    subscriber = _admitted()
+    ended = Failure("UNAUTHENTICATED", "your credential has ended; show a new one", "NOT_AUTHENTICATED")
     assert subscriber.disconnected(ended).code == "UNAUTHENTICATED"
     subscriber.request()
     with pytest.raises(SubscribeError, match="show a new one"):

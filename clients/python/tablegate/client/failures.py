@@ -1,4 +1,7 @@
-"""Why a call failed: the status code, the gateway's reason, and when to retry."""
+"""Why a call failed: the status code, the gateway's reason, and when to retry.
+
+Decision: docs/decisions/0167-a-refusal-has-a-reason.md
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +13,7 @@ from tablegate.client.messages import NUMBER, TEXT, Field, message_classes
 DOMAIN = "tablegate"
 DETAILS_TRAILER = "grpc-status-details-bin"
 PASSING_CODES = frozenset({"UNAVAILABLE", "CANCELLED"})
+CUT_OFF_CODES = frozenset({"INTERNAL", "UNKNOWN"})
 PASSING_REASONS = frozenset({"LIMIT_EXCEEDED", "OVERLOADED", "SLOW_SUBSCRIBER"})
 
 
@@ -26,6 +30,15 @@ class Failure:
     def passes(self) -> bool:
         """Whether the same call may do better later."""
         return self.code in PASSING_CODES or self.reason in PASSING_REASONS
+
+    @property
+    def passes_once_admitted(self) -> bool:
+        """Whether it may where a stream had brought something.
+
+        A stream ends with the credential that it was begun with: the next one shows that which is good by then. And a
+        gateway gives a reason with each refusal: without one a proxy has reset the stream, or ended it halfway.
+        """
+        return self.passes or self.code == "UNAUTHENTICATED" or (self.code in CUT_OFF_CODES and not self.reason)
 
 
 class SubscribeError(Exception):

@@ -98,8 +98,7 @@ class Subscriber:
                 raise ResumeTokenRefused(failure)
             self.token = ""
             self._options.ClearField("start")  # what was missed comes with a snapshot only
-        # A stream ends with the credential that it was begun with. The next one shows that which is good by then.
-        elif not failure.passes and not (failure.code == "UNAUTHENTICATED" and self._is_admitted):
+        elif not (failure.passes_once_admitted if self._is_admitted else failure.passes):
             raise SubscribeError(failure)
         most_s = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(self._failures, 16))
         self._failures += 1

@@ -51,7 +51,8 @@ public final class Contract {
   private static final int ERROR_CODE = 1;
   private static final int ERROR_TEXT = 2;
   private static final MethodDescriptor<Empty, Empty> REFLECTION =
-      Contract.<Empty, Empty>methodOf("grpc.reflection.v1.ServerReflection/ServerReflectionInfo", MethodType.BIDI_STREAMING)
+      Contract.<Empty, Empty>methodOf(
+              "grpc.reflection.v1.ServerReflection/ServerReflectionInfo", MethodType.BIDI_STREAMING)
           .setRequestMarshaller(ProtoUtils.marshaller(Empty.getDefaultInstance()))
           .setResponseMarshaller(ProtoUtils.marshaller(Empty.getDefaultInstance()))
           .build();
@@ -151,7 +152,8 @@ public final class Contract {
     }
     FileDescriptorProto proto = protos.get(name);
     if (proto == null) {
-      throw new ContractMismatchException("the contract imports " + name + ", which is not in it: write it with its imports");
+      throw new ContractMismatchException(
+          "the contract imports " + name + ", which is not in it: write it with its imports");
     }
     FileDescriptor[] imports =
         proto.getDependencyList().stream()

@@ -65,4 +65,15 @@ final class Failure {
   boolean passes() {
     return code == Status.Code.UNAVAILABLE || code == Status.Code.CANCELLED || PASSING_REASONS.contains(reason);
   }
+
+  /**
+   * Whether it may where a stream had brought something.
+   *
+   * <p>A stream ends with the credential that it was begun with: the next one shows that which is good by then. And a
+   * gateway gives a reason with each refusal: without one a proxy has reset the stream, or ended it halfway.
+   */
+  boolean passesOnceAdmitted() {
+    boolean isCutOff = (code == Status.Code.INTERNAL || code == Status.Code.UNKNOWN) && reason.isEmpty();
+    return passes() || code == Status.Code.UNAUTHENTICATED || isCutOff;
+  }
 }

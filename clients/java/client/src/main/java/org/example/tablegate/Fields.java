@@ -36,7 +36,8 @@ final class Fields {
       }
     }
     throw new ContractMismatchException(
-        method.getFullMethodName() + " has no messages with descriptors: generate code for protobuf-java, not its lite one");
+        method.getFullMethodName()
+            + " has no messages with descriptors: generate code for protobuf-java, not its lite one");
   }
 
   /** Returns the one field of this type. */
@@ -115,7 +116,8 @@ final class Fields {
       key = other;
     }
     if (!isMessage(row) || !isMessage(key) || row.getContainingOneof() == null) {
-      throw new ContractMismatchException(change.getFullName() + " is no choice of a row and a key: it is no Subscribe's");
+      throw new ContractMismatchException(
+          change.getFullName() + " is no choice of a row and a key: it is no Subscribe's");
     }
     List<String> names = keyColumns(row);
     if (names.isEmpty()) {

@@ -177,7 +177,7 @@ public final class LiveTable<Row extends Message> implements AutoCloseable {
     return table;
   }
 
-  /** Returns the row of a key: the values of its columns, in the order of the table's key, as {@link Key#of} has them. */
+  /** Returns the row of a key: the values of its columns, in the order of the table's key, as in {@link Key#of}. */
   public Optional<Row> get(Object... key) {
     return get(Key.of(key));
   }

@@ -57,10 +57,11 @@ public final class Reads {
     FieldDescriptor field = Fields.field(position, "topics");
     for (int i = 0; i < position.getRepeatedFieldCount(field); i++) {
       Message topic = (Message) position.getRepeatedField(field, i);
-      Map<Integer, Long> offsets = topics.computeIfAbsent((String) Fields.named(topic, "topic"), name -> new TreeMap<>());
+      String name = (String) Fields.named(topic, "topic");
+      Map<Integer, Long> offsets = topics.computeIfAbsent(name, each -> new TreeMap<>());
       FieldDescriptor entries = Fields.field(topic, "offsets");
-      for (int each = 0; each < topic.getRepeatedFieldCount(entries); each++) {
-        Message entry = (Message) topic.getRepeatedField(entries, each);
+      for (int j = 0; j < topic.getRepeatedFieldCount(entries); j++) {
+        Message entry = (Message) topic.getRepeatedField(entries, j);
         offsets.merge((Integer) Fields.named(entry, "key"), (Long) Fields.named(entry, "value"), Math::max);
       }
     }

@@ -4,7 +4,6 @@ import com.google.protobuf.Descriptors.Descriptor;
 import com.google.protobuf.Descriptors.EnumValueDescriptor;
 import com.google.protobuf.Descriptors.FieldDescriptor;
 import com.google.protobuf.Message;
-import io.grpc.Status;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -134,8 +133,7 @@ final class Subscriber<Q extends Message, Row extends Message> {
       }
       token = "";
       setOption("start", null); // what was missed comes with a snapshot only
-    } else if (!why.passes() && !(why.code == Status.Code.UNAUTHENTICATED && isAdmitted)) {
-      // A stream ends with the credential that it was begun with. The next one shows that which is good by then.
+    } else if (!why.passes() && !(isAdmitted && why.passesOnceAdmitted())) {
       throw new SubscribeException(why, "");
     }
     Duration most = min(BACKOFF_MAX, BACKOFF_MIN.multipliedBy(1L << Math.min(failures, DOUBLINGS_MAX)));

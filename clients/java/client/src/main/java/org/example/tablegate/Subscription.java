@@ -169,7 +169,7 @@ public final class Subscription<Row extends Message> implements Iterable<Event<R
       this.tokens = tokens;
     }
 
-    /** Returns the events of the next message; null when it is closed. By asking the consumer is done with all before. */
+    /** Returns the events of the next message; null when it is closed. Who asks is done with all before. */
     List<Event<Row>> next() {
       boolean goesOn = false;
       try {

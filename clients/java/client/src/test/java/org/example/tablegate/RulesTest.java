@@ -52,7 +52,8 @@ final class RulesTest {
           + "   field { name: 'resume_token' number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }"
           + "   field { name: 'start' number: 2 type: TYPE_INT32 label: LABEL_OPTIONAL } }"
           + " message_type { name: 'SubscribeProgress'"
-          + "   field { name: 'phase' number: 1 type: TYPE_ENUM label: LABEL_OPTIONAL type_name: '.tablegate.v1.SubscribePhase' }"
+          + "   field { name: 'phase' number: 1 type: TYPE_ENUM label: LABEL_OPTIONAL"
+          + "     type_name: '.tablegate.v1.SubscribePhase' }"
           + "   field { name: 'resume_token' number: 2 type: TYPE_STRING label: LABEL_OPTIONAL } }";
   private static final String PARCELS_FILE =
       "name: 'parcels.proto' package: 'parcels' syntax: 'proto3' dependency: 'query.proto'"
@@ -64,13 +65,18 @@ final class RulesTest {
           + "   field { name: 'depot' number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }"
           + "   field { name: 'number' number: 2 type: TYPE_INT32 label: LABEL_OPTIONAL } }"
           + " message_type { name: 'Watched'"
-          + "   field { name: 'how' number: 1 type: TYPE_MESSAGE label: LABEL_OPTIONAL type_name: '.tablegate.v1.SubscribeOptions' } }"
+          + "   field { name: 'how' number: 1 type: TYPE_MESSAGE label: LABEL_OPTIONAL"
+          + "     type_name: '.tablegate.v1.SubscribeOptions' } }"
           + " message_type { name: 'Moved' oneof_decl { name: 'what' }"
-          + "   field { name: 'gone' number: 1 type: TYPE_MESSAGE label: LABEL_OPTIONAL oneof_index: 0 type_name: '.parcels.ParcelKey' }"
-          + "   field { name: 'there' number: 2 type: TYPE_MESSAGE label: LABEL_OPTIONAL oneof_index: 0 type_name: '.parcels.Parcel' } }"
+          + "   field { name: 'gone' number: 1 type: TYPE_MESSAGE label: LABEL_OPTIONAL oneof_index: 0"
+          + "     type_name: '.parcels.ParcelKey' }"
+          + "   field { name: 'there' number: 2 type: TYPE_MESSAGE label: LABEL_OPTIONAL oneof_index: 0"
+          + "     type_name: '.parcels.Parcel' } }"
           + " message_type { name: 'Seen'"
-          + "   field { name: 'moved' number: 1 type: TYPE_MESSAGE label: LABEL_REPEATED type_name: '.parcels.Moved' }"
-          + "   field { name: 'so_far' number: 2 type: TYPE_MESSAGE label: LABEL_OPTIONAL type_name: '.tablegate.v1.SubscribeProgress' } }"
+          + "   field { name: 'moved' number: 1 type: TYPE_MESSAGE label: LABEL_REPEATED"
+          + "     type_name: '.parcels.Moved' }"
+          + "   field { name: 'so_far' number: 2 type: TYPE_MESSAGE label: LABEL_OPTIONAL"
+          + "     type_name: '.tablegate.v1.SubscribeProgress' } }"
           + " service { name: 'Parcels'"
           + "   method { name: 'Watch' input_type: '.parcels.Watched' output_type: '.parcels.Seen' server_streaming: true }"
           + "   method { name: 'Weigh' input_type: '.parcels.ParcelKey' output_type: '.parcels.Parcel' } }";
@@ -120,7 +126,9 @@ final class RulesTest {
     assertEquals(Key.of((Object) new byte[] {1, -1}), Key.of(ByteString.copyFrom(new byte[] {1, -1})));
     assertEquals(Key.of("a", 1).hashCode(), Key.of("a", 1L).hashCode());
     var others =
-        List.of(Key.of(7), Key.of("7"), Key.of(-7), Key.of(true), Key.of("true"), Key.of("a", "b"), Key.of("a,b"), Key.of(moment));
+        List.of(
+            Key.of(7), Key.of("7"), Key.of(-7), Key.of(true), Key.of("true"),
+            Key.of("a", "b"), Key.of("a,b"), Key.of(moment));
     assertEquals(others.size(), new HashSet<>(others).size());
     assertThrows(NullPointerException.class, () -> Key.of("a", null));
   }
@@ -198,7 +206,8 @@ final class RulesTest {
       assertEquals(3, rows.shown().size());
     }
     List<Change<Int64Value>> changes = rows.apply(Event.current(Instant.EPOCH, "", ""));
-    assertEquals(List.of("2 is gone", "1 is value: 2"), changes.stream().map(change -> change.toString().trim()).collect(Collectors.toList()));
+    var texts = changes.stream().map(change -> change.toString().trim()).collect(Collectors.toList());
+    assertEquals(List.of("2 is gone", "1 is value: 2"), texts);
     assertSame(first, rows.shown().get(Key.of(0)), "a row that is equal is the same one");
   }
 
@@ -222,10 +231,11 @@ final class RulesTest {
     var error = assertThrows(SubscribeException.class, () -> told.disconnected(refused));
     assertEquals("INVALID_RESUME_TOKEN", error.reason());
     var restarting = subscriber("junk", true);
-    assertEquals("junk", Fields.named((Message) restarting.request().getAllFields().values().iterator().next(), "resume_token"));
+    Object options = restarting.request().getAllFields().values().iterator().next();
+    assertEquals("junk", Fields.named((Message) options, "resume_token"));
     restarting.disconnected(refused);
     assertEquals("", restarting.token());
-    assertThrows(SubscribeException.class, () -> restarting.disconnected(refused), "without one it is no matter of tokens");
+    assertThrows(SubscribeException.class, () -> restarting.disconnected(refused), "it is no matter of tokens");
   }
 
   @Test
@@ -233,7 +243,8 @@ final class RulesTest {
     for (Status status : List.of(Status.UNAVAILABLE, Status.CANCELLED)) {
       assertTrue(Failure.of(status, null).passes(), status.toString());
     }
-    for (Status status : List.of(Status.INVALID_ARGUMENT, Status.INTERNAL, Status.UNAUTHENTICATED, Status.RESOURCE_EXHAUSTED)) {
+    for (Status status :
+        List.of(Status.INVALID_ARGUMENT, Status.INTERNAL, Status.UNAUTHENTICATED, Status.RESOURCE_EXHAUSTED)) {
       assertFalse(Failure.of(status.asRuntimeException()).passes(), status.toString());
     }
     assertFalse(Failure.of(new IllegalStateException("of no gateway")).passes());
@@ -249,6 +260,20 @@ final class RulesTest {
     subscriber.disconnected(ended);
     subscriber.request();
     assertThrows(SubscribeException.class, () -> subscriber.disconnected(ended), "this stream was not admitted");
+  }
+
+  @Test
+  void aStreamThatIsCutOffIsOpenedAgainOnceItBegan() throws IOException {
+    var method = Contract.of(parcels()).method(WATCH);
+    for (Status.Code code : List.of(Status.Code.INTERNAL, Status.Code.UNKNOWN)) {
+      var subscriber = subscriber(method, "", false);
+      var cutOff = new Failure(code, "it was reset", "", Duration.ZERO);
+      assertThrows(SubscribeException.class, () -> subscriber.disconnected(cutOff), "it brought nothing");
+      subscriber.receive(Fields.answered(method));
+      assertEquals(code, subscriber.disconnected(cutOff).code());
+      var refused = new Failure(code, "it is broken", "INTERNAL", Duration.ZERO);
+      assertThrows(SubscribeException.class, () -> subscriber.disconnected(refused), "it is the gateway's word");
+    }
   }
 
   private static Failure failure(byte[] details) {
