@@ -100,6 +100,7 @@ def _get(port: int, directory: Path, rows: int, pipe: Connection) -> _Cost:
             assignment=_Other(f"127.0.0.1:{port}"),
             clock=SystemClock(),
             asked={},
+            why_useless=lambda *_: "",
         )
         cpu_s, begin_s, source_s = time.process_time(), time.monotonic(), _used_s(pipe)
         transfers.begin(iter([P0]))

@@ -246,3 +246,18 @@ class MemoryLog(Log):
 def source(topic: str, partition: int) -> TopicPartition:
     """Return a source of plain numbers."""
     return TopicPartition(topic, Partition(partition))
+
+
+class ReadingLog(MemoryLog):
+    """A client that knows the lowest place from which it has read each partition."""
+
+    followed: dict[str, int]
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        super().__init__(broker)
+        self.followed = {}
+
+    @override
+    def follow(self, source: TopicPartition, place: Place) -> None:
+        super().follow(source, place)
+        self.followed[f"{source.topic}/{source.partition}"] = place.next_offset

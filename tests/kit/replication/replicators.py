@@ -14,6 +14,7 @@ from tablegate.gateway.kafka.log import Fetched, TopicPartition
 from tablegate.gateway.replication.manifests import problem_of
 from tablegate.gateway.replication.repair import REPAIR_GRACE_S
 from tablegate.gateway.replication.replicator import Replicator
+from tablegate.gateway.replication.snapshots import SnapshotSource
 from tablegate.gateway.replication.transfers import TransferClient
 from tablegate.gateway.stores.base import Phase, Position, StoreWriter
 from tablegate.gateway.telemetry.measures import Measures
@@ -134,6 +135,7 @@ class World:
         self.stores: dict[str, StoreWriter] = {}  # by name of the gateway, while it runs
         self.transfers: TransferClient | None = None  # by which gateways that start from now on ask for rows
         self.transfer_offsets_min = 1
+        self.snapshots: SnapshotSource | None = None  # that gateways restore from which start from now on
         self.measures = Measures()  # of all gateways together
         self._zones = zones
         self._repair_grace_s = repair_grace_s
@@ -169,6 +171,7 @@ class World:
             on_move=member.observer,
             transfers=self.transfers,
             transfer_offsets_min=self.transfer_offsets_min,
+            snapshots=self.snapshots,
             measures=self.measures,
         )
         self.stores[member.name] = member.store
@@ -231,6 +234,13 @@ class World:
             for member in running:
                 self.step(member)
                 yield
+
+    def pass_time(self, *members: Member) -> None:
+        """Let half a minute pass in which no job writes."""
+        for _ in range(600):
+            self.clock.passed_s += 0.05
+            for member in members:
+                self.step(member)
 
     def step(self, member: Member) -> None:
         """Let one gateway do what it does next."""

@@ -5,13 +5,13 @@ from typing import Any
 
 from typing_extensions import override
 
-from tablegate.gateway.cluster.assignment import Holder, TransferFailed
+from tablegate.gateway.cluster.assignment import Holder, IncomingParts, TransferFailed
 from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
-from tablegate.gateway.cluster.transfers import TRANSFER_PATH
+from tablegate.gateway.cluster.parts import TRANSFER_PATH
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.query.call import StreamMethod
 from tablegate.gateway.query.errors import QueryError
-from tablegate.gateway.replication.transfers import IncomingParts, TransferClient
+from tablegate.gateway.replication.transfers import TransferClient
 from tablegate.gateway.server.transfers import transfer_methods
 from tablegate.gateway.stores.base import StoreReader
 from tablegate.gateway.stores.notifier import Notifier

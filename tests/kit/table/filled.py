@@ -36,6 +36,15 @@ def catalogue_of(path: Path = RATINGS) -> Catalogue:
     return bind(load_descriptors(path))
 
 
+def other_rows() -> Catalogue:
+    """Return the contract with another number of a field of its row message."""
+    files = load_descriptors(RATINGS)
+    [row] = [message for file in files.file for message in file.message_type if message.name == "Rating"]
+    [count] = [field for field in row.field if field.name == "rating_count"]
+    count.number = 99
+    return bind(files)
+
+
 def orders() -> Table:
     """Return a table with every kind of column."""
     return catalogue_of(ORDERS).tables["orders"]

@@ -16,20 +16,20 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
 from typing_extensions import override
 
-from tablegate.gateway.cluster.assignment import Holder, TransferFailed
+from tablegate.gateway.cluster.assignment import Holder, IncomingParts, TransferFailed
 from tablegate.gateway.cluster.directory import Directory, Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
 from tablegate.gateway.cluster.gateways_topic import NameInUse
 from tablegate.gateway.cluster.membership import Membership
+from tablegate.gateway.cluster.parts import TRANSFER_PATH
 from tablegate.gateway.cluster.scatter import Forwarded, Forwarder, PeerFailed, Router
-from tablegate.gateway.cluster.transfers import TRANSFER_PATH
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.query.call import EndsUnknown, StreamMethod, TopicEnds, UnaryMethod
 from tablegate.gateway.query.errors import QueryError, status_of
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.replication.repair import REPAIR_GRACE_S
 from tablegate.gateway.replication.replicator import Replicator
-from tablegate.gateway.replication.transfers import IncomingParts, TransferClient
+from tablegate.gateway.replication.transfers import TransferClient
 from tablegate.gateway.server.transfers import transfer_methods
 from tablegate.gateway.stores.base import StoreCorrupt, StoreUnavailable
 from tablegate.gateway.stores.changes import NotifyingStore, StoreChanges

@@ -9,7 +9,8 @@ import pytest
 
 from tablegate.gateway.cluster.assignment import Holder, TransferFailed
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
-from tablegate.gateway.cluster.transfers import WAITING_MAX, GrpcParts, GrpcTransfers
+from tablegate.gateway.cluster.parts import WAITING_MAX
+from tablegate.gateway.cluster.transfers import GrpcParts, GrpcTransfers
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import VERSION_BYTES, Offset, Partition, Version
 from tablegate.gateway.http.server import HttpServer

@@ -1,24 +1,12 @@
 """A gateway that comes back with another contract, over what it stored by the one before."""
 
-from tablegate.gateway.contract.binder.binder import bind
-from tablegate.gateway.contract.catalogue import Catalogue
-from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.gateway.stores.redis.store import RedisStore
 from tests.kit.programs.redis import RedisServer, needs_redis
 from tests.kit.replication.memory_log import MemoryBroker
 from tests.kit.replication.replicator import FakeClock, Gateway, Job
-from tests.kit.table.filled import RATINGS, catalogue_of
+from tests.kit.table.filled import catalogue_of, other_rows
 
 COUNTS = {movie: movie + 1 for movie in range(40)}
-
-
-def other_rows() -> Catalogue:
-    """Return the contract with another number of a field of its row message."""
-    files = load_descriptors(RATINGS)
-    [row] = [message for file in files.file for message in file.message_type if message.name == "Rating"]
-    [count] = [field for field in row.field if field.name == "rating_count"]
-    count.number = 99
-    return bind(files)
 
 
 def test_rows_that_were_stored_by_another_message_are_not_read(

@@ -6,15 +6,15 @@ from struct import pack
 import pytest
 from typing_extensions import override
 
-from tablegate.gateway.cluster.assignment import Holder, SoleGateway, TransferFailed
+from tablegate.gateway.cluster.assignment import Holder, IncomingParts, SoleGateway, TransferFailed
 from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.query.errors import ForeignForward, PartitionUnavailable, QueryError
-from tablegate.gateway.replication.transfers import PARTS_AT_ONCE, SILENT_S, IncomingParts, TransferClient, Transfers
+from tablegate.gateway.replication.transfers import PARTS_AT_ONCE, SILENT_S, TransferClient, Transfers
 from tablegate.gateway.stores.base import Phase, StoreFull
 from tablegate.gateway.stores.lmdb import layout
 from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
-from tests.kit.replication.memory_log import DELETE_RETENTION_MS, MemoryBroker, MemoryLog
+from tests.kit.replication.memory_log import DELETE_RETENTION_MS, ReadingLog
 from tests.kit.replication.replicator import key_of
 from tests.kit.replication.replicators import Member, World
 from tests.kit.replication.transfers import StoreTransfers, parts_of
@@ -26,20 +26,6 @@ pytestmark = pytest.mark.tools
 
 PARTITIONS = 3
 MOVIES = range(40)
-
-
-class ReadingLog(MemoryLog):
-    """A client that knows the lowest place from which it has read each partition."""
-
-    followed: dict[str, int]
-
-    def __init__(self, broker: MemoryBroker) -> None:
-        super().__init__(broker)
-        self.followed = {}
-
-    def follow(self, source, place) -> None:  # type: ignore[no-untyped-def]
-        super().follow(source, place)
-        self.followed[f"{source.topic}/{source.partition}"] = place.next_offset
 
 
 def world_of_one(seed: int = 1, *, replicas: int = 2) -> tuple[World, Member, StoreTransfers]:
@@ -205,6 +191,7 @@ def test_a_full_disk_of_one_partition_hides_no_failure_of_another() -> None:
         assignment=OneHolder(),
         clock=world.clock,
         asked={},
+        why_useless=lambda *_: "",
         offsets_min=1,
     )
     of.begin(iter([Partition(0), Partition(1)]))
@@ -229,6 +216,7 @@ def test_a_disk_that_stays_full_fills_no_memory() -> None:
         assignment=OneHolder(),
         clock=world.clock,
         asked={},
+        why_useless=lambda *_: "",
         offsets_min=1,
     )
     of.begin(iter([Partition(0)]))
@@ -422,21 +410,13 @@ def test_deletes_that_are_compacted_away_bring_no_rows_back() -> None:
     world.job.put([movie], delete=True)
     world.broker.compact(world.job.source(0), tombstones=True)
     world.job.put([number for number in MOVIES if number != movie])
-    pass_time(world, [first])  # it restores from the start
+    world.pass_time(first)  # it restores from the start
     world.stores[first.name] = before
     second = world.join()
-    pass_time(world, [first, second])
+    world.pass_time(first, second)
     assert transfers.asked
     assert second.live() == set(range(PARTITIONS))
     assert rows(second) == rows(first)
-
-
-def pass_time(world: World, members: Sequence[Member]) -> None:
-    """Let half a minute pass in which no job writes."""
-    for _ in range(600):
-        world.clock.passed_s += 0.05
-        for member in members:
-            world.step(member)
 
 
 def test_a_table_that_is_set_aside_wants_no_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:

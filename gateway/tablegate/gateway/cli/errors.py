@@ -13,6 +13,7 @@ from rich.console import Console
 # Packages that the gateway does without, and the distributions that bring them.
 _DISTRIBUTIONS = {
     "mcp": "'tablegate-gateway[mcp]'",
+    "obstore": "'tablegate-gateway[snapshots]'",
     "pyarrow": "'tablegate-client[arrow]'",
     "tablegate.client": "tablegate-client",
     "tablegate.examples": "tablegate",

@@ -128,6 +128,28 @@ def serve(
             rich_help_panel="Cluster",
         ),
     ] = None,
+    snapshots: Annotated[
+        str | None,
+        typer.Option(
+            help="Directory or bucket of snapshot files, the same for all gateways of a cluster. Rows are written "
+            "there now and then, and a gateway that has none begins with them, not with the changelog's start.",
+            metavar="PATH|s3://BUCKET/FOLDER",
+            rich_help_panel="Snapshot files",
+        ),
+    ] = None,
+    snapshots_every: Annotated[
+        float,
+        typer.Option(
+            help="Seconds from one snapshot file of a partition to the next.",
+            min=1,
+            metavar="SECONDS",
+            rich_help_panel="Snapshot files",
+        ),
+    ] = 3_600,
+    snapshots_keep: Annotated[
+        int,
+        typer.Option(help="How many are kept of each partition.", min=1, rich_help_panel="Snapshot files"),
+    ] = 3,
     access: Annotated[
         Path | None,
         typer.Option(
@@ -156,6 +178,7 @@ def serve(
     from tablegate.gateway.contract.kafka_file import KafkaSettingsError
     from tablegate.gateway.contract.kafka_settings import load_settings
     from tablegate.gateway.server.app import serve as run_gateway
+    from tablegate.gateway.server.child import SnapshotSettings
     from tablegate.gateway.server.config import ServeConfig, ServeError, cores
 
     default_replicas, table_replicas = parse_replicas(replicas or ())
@@ -192,6 +215,9 @@ def serve(
         log_settings=log_settings,
         traces=traces,
         access=access,
+        snapshots=None
+        if snapshots is None
+        else SnapshotSettings(url=snapshots, every_s=snapshots_every, keep=snapshots_keep),
     )
     try:
         code = run_gateway(config)

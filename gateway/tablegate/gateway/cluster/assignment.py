@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 from typing_extensions import override
 
 from tablegate.gateway.contract.types import Partition
+from tablegate.internal.v1.transfer_pb2 import TransferResponse
 
 
 class OlderGeneration(NamedTuple):
@@ -28,7 +29,17 @@ class Holder(NamedTuple):
 
 
 class TransferFailed(Exception):
-    """A gateway gives no more rows of a partition; the message says why."""
+    """A gateway, or a snapshot file, gives no more rows of a partition; the message says why."""
+
+
+class IncomingParts(Protocol):
+    """The parts of one transfer, as they come."""
+
+    def next(self) -> TransferResponse | None:
+        """Return the next part; None where none has come yet. Raise `TransferFailed`."""
+
+    def close(self) -> None:
+        """Want no more. Repeats do nothing."""
 
 
 class Assignment(Protocol):

@@ -1,27 +1,19 @@
-"""Rows from other gateways over gRPC: each transfer is a call, received in a thread of its own.
+"""Rows from other gateways over gRPC: each transfer is a call, received in a thread of its own."""
 
-The replicator is one thread that must not wait. So parts wait for it in a short queue, and who sends waits for that.
-"""
-
-import queue
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
+from typing_extensions import override
 
 from tablegate.gateway.cluster.assignment import Holder, TransferFailed
 from tablegate.gateway.cluster.forward_token import FORWARDED, ForwardToken
+from tablegate.gateway.cluster.parts import TRANSFER_PATH, QueuedParts
 from tablegate.gateway.cluster.peers import CHANNEL_OPTIONS, Credentials
 from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
 
-TRANSFER_PATH = "/tablegate.internal.v1.TransferService/Transfer"
-WAITING_MAX = 8  # parts of a quarter of a megabyte
 PART_BYTES_MAX = 256 << 20  # one that is a single long row, or has all repairs, is longer than gRPC lets in otherwise
-
-_PUT_S = 0.2  # how often a full queue is looked at for whether anybody wants more
 
 
 class GrpcTransfers:
@@ -38,14 +30,13 @@ class GrpcTransfers:
         return GrpcParts(holder, request, self._sign(token), credentials)
 
 
-class GrpcParts:
-    """The parts of one transfer, as they come."""
+class GrpcParts(QueuedParts):
+    """The parts of one transfer, as another gateway sends them."""
 
     def __init__(
         self, holder: Holder, request: TransferRequest, token: str, credentials: grpc.ChannelCredentials | None
     ) -> None:
-        self._parts: queue.Queue[TransferResponse | TransferFailed] = queue.Queue(WAITING_MAX)
-        self._is_closed = False
+        super().__init__()
         options = (*CHANNEL_OPTIONS, ("grpc.max_receive_message_length", PART_BYTES_MAX))
         if credentials is None:
             self._channel = grpc.insecure_channel(holder.endpoint, options=options)
@@ -53,24 +44,15 @@ class GrpcParts:
             self._channel = grpc.secure_channel(holder.endpoint, credentials, options=options)
         method: Any = self._channel.unary_stream(TRANSFER_PATH, None, None)
         self._call: Any = method(request.SerializeToString(), metadata=((FORWARDED, token),))
-        threading.Thread(target=self._receive, name="transfer", daemon=True).start()
+        self._start()
 
-    def next(self) -> TransferResponse | None:
-        """Return the next part; None where none has come yet. Raise `TransferFailed`."""
-        try:
-            part = self._parts.get_nowait()
-        except queue.Empty:
-            return None
-        if isinstance(part, TransferFailed):
-            raise part
-        return part
-
+    @override
     def close(self) -> None:
-        """Want no more."""
-        self._is_closed = True
+        super().close()
         self._call.cancel()
         self._channel.close()
 
+    @override
     def _receive(self) -> None:
         try:
             for data in self._call:
@@ -81,9 +63,3 @@ class GrpcParts:
             self._put(TransferFailed(text or "the call failed"))
         except DecodeError:
             self._put(TransferFailed("its parts cannot be read"))
-
-    def _put(self, part: TransferResponse | TransferFailed) -> None:
-        while not self._is_closed:
-            with suppress(queue.Full):
-                self._parts.put(part, timeout=_PUT_S)
-                return

@@ -326,7 +326,7 @@ class GenerationReplica:
         self._reader = _reader_of(table, manifest)
         self._machines: dict[Partition, PartitionMachine] = {}  # of those that are not ABSENT
         self._asked: frozenset[Partition] = frozenset()
-        self.transfers = new_transfers(manifest=manifest, store_id=copy.store_id)
+        self.transfers = new_transfers(manifest=manifest, store_id=copy.store_id, why_useless=self._why_useless)
         positions = stored_positions(store, copy.store_id, manifest)
         found = zip(partitions_of(manifest), positions, strict=True)
         stored = {partition: position for partition, position in found if position is not None}
@@ -419,9 +419,7 @@ class GenerationReplica:
         """Follow a partition on from where the rows are that another gateway gave, if the changelog has that place."""
         transferred, facts = self.transfers.ended[partition], self.facts
         first, end, log_end = transferred.first, transferred.end, facts.end_offsets[partition]
-        # Who gave them may have been away for longer than tombstones are kept, and not know it yet.
-        is_old = first.next_offset < log_end and is_too_old(first.as_of_ms, facts, now_ms=self._clock.now_ms())
-        if first.next_offset < facts.start_offsets[partition] or end.next_offset > log_end or is_old:
+        if self._why_useless(partition, first) or end.next_offset > log_end:
             self._drop_transferred(partition)
             return
         first = replace(first, incarnation_id=incarnation_id)
@@ -429,6 +427,16 @@ class GenerationReplica:
         self.joined.add(partition)
         self._open(partition, first, incarnation_id, whole_at=end)
         self.transfers.stop(partition)
+
+    def _why_useless(self, partition: Partition, first: Position) -> str:
+        """Return why the changelog does not lead on from a position, as far as that is known; "": it does."""
+        facts, log_end = self.facts, self.facts.end_offsets[partition]
+        if first.next_offset < facts.start_offsets[partition]:
+            return "the changelog begins behind it"
+        # Who gave them may have been away for longer than tombstones are kept, and not know it yet.
+        if first.next_offset < log_end and is_too_old(first.as_of_ms, facts, now_ms=self._clock.now_ms()):
+            return "it is so old that deletes may have been compacted away since"
+        return ""
 
     def _drop_transferred(self, partition: Partition) -> None:
         """Want no rows of a partition from another gateway any more, and have those removed that have come."""

@@ -36,6 +36,7 @@ from tablegate.gateway.replication.indexing import BUILD_ROWS_MAX, IndexBuilding
 from tablegate.gateway.replication.manifests import ManifestTopic
 from tablegate.gateway.replication.partitions import GenerationReplica, PartitionReplica
 from tablegate.gateway.replication.repair import REPAIR_GRACE_S, Repairing
+from tablegate.gateway.replication.snapshots import SnapshotSource
 from tablegate.gateway.replication.states import (
     ForbiddenMove,
     GenerationState,
@@ -104,8 +105,9 @@ class Replicator:
     status that it stored: readers may see something new. `on_move` is called with each change of a state. `start_id`:
     drawn at random at each start. `repair_grace_s`: how long a stale record may be its key's last in a changelog.
     `index_rows_max`: rows at once of which entries of an index are added. `transfers`: by which other gateways are
-    asked for rows; None: they come from changelogs alone, as those of partitions with fewer offsets than
-    `transfer_offsets_min`. `measures`: where what it does is counted.
+    asked for rows; `snapshots`: files that rows come from where no gateway has them. None of both: they come from
+    changelogs alone, as those of partitions with fewer offsets than `transfer_offsets_min`. `measures`: where what it
+    does is counted.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class Replicator:
         index_rows_max: int = BUILD_ROWS_MAX,
         transfers: TransferClient | None = None,
         transfer_offsets_min: int = OFFSETS_MIN,
+        snapshots: SnapshotSource | None = None,
         measures: Measures | None = None,
     ) -> None:
         self._measures = measures = Measures() if measures is None else measures
@@ -166,6 +169,7 @@ class Replicator:
                     assignment=assignment,
                     clock=clock,
                     asked={},
+                    snapshots=snapshots,
                     offsets_min=transfer_offsets_min,
                     measures=measures,
                 ),

@@ -1,35 +1,41 @@
 """Rows of a partition from another gateway that has it LIVE, in place of a restore from the changelog's start.
 
-1. A partition is ASSIGNED, and its changelog is long. Another gateway answers from it: that one is asked.
+1. A partition is ASSIGNED, and its changelog is long. Another gateway answers from it: that one is asked. Where none
+   does, the newest snapshot file is read, which is what a gateway gave once.
 2. Rows are stored as they come. The partition has no position yet, so nobody reads them, and after a crash they are
    found and removed as any rows without a position.
 3. All have come, and their number and digest are right. Each is as it was at the first position or later, none later
    than the last. The first position is stored, RESTORING: from it the changelog is followed, as by any restore.
 
-A transfer that ends otherwise is thrown away, and the next gateway is asked, in the end the changelog. So is one whose
-last position cannot be proved to be in the changelog: rows of a tail that brokers have lost since would never go away.
+A transfer that ends otherwise is thrown away, and the next gateway is asked, or an older file read, in the end the
+changelog. So is one whose last position cannot be proved to be in the changelog: rows of a tail that brokers have lost
+since would never go away. One whose first position is of no use any more ends with its first part.
 
 Decision: docs/decisions/0147-rows-come-from-another-gateway.md
+Decision: docs/decisions/0161-snapshots-have-names-and-no-pointer.md
 """
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from itertools import accumulate, pairwise
 from operator import ge, itemgetter
 from typing import Protocol
 
-from tablegate.gateway.cluster.assignment import Assignment, Holder, TransferFailed
+from tablegate.gateway.cluster.assignment import Assignment, Holder, IncomingParts, TransferFailed
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.foreign.topics import rows_digest
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX
 from tablegate.gateway.contract.lineage import Place, place_at
 from tablegate.gateway.contract.types import Offset, Partition, StoreId, Version
 from tablegate.gateway.kafka.log import Clock
+from tablegate.gateway.replication.snapshots import SnapshotSource
 from tablegate.gateway.stores.base import Phase, Position, Repair, StoredRows, StoreWriter
 from tablegate.gateway.stores.lmdb import layout
+from tablegate.gateway.stores.snapshots.format import SnapshotName
 from tablegate.gateway.telemetry.measures import Measures
 from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
 from tablegate.v1.changelog_pb2 import Manifest
@@ -46,16 +52,6 @@ _kind = itemgetter(layout.KIND_AT)
 _logger = logging.getLogger("tablegate.gateway.replication")
 
 
-class IncomingParts(Protocol):
-    """The parts of one transfer, as they come."""
-
-    def next(self) -> TransferResponse | None:
-        """Return the next part; None where none has come yet. Raise `TransferFailed`."""
-
-    def close(self) -> None:
-        """Want no more. Repeats do nothing."""
-
-
 class TransferClient(Protocol):
     """Asks other gateways for rows. One thread."""
 
@@ -64,15 +60,22 @@ class TransferClient(Protocol):
 
 
 class _Transfer:
-    """One transfer, on the side that gets. `repairs` and `first` are of its first part, `last` of its last."""
+    """One transfer, on the side that gets. `repairs` and `first` are of its first part, `last` of its last.
 
-    def __init__(self, holder: Holder, parts: IncomingParts, now_s: float) -> None:
-        self.holder = holder
+    `why_useless`: of a first position, why rows from there on are of no use; "": they are.
+    """
+
+    def __init__(
+        self, origin: Holder | SnapshotName, parts: IncomingParts, now_s: float, why_useless: Callable[[Position], str]
+    ) -> None:
+        self.origin = origin
+        self.is_useless = False
         self.rows = 0
         self.first: Position | None = None
         self.last: Position | None = None
         self.repairs: Sequence[Repair] = ()
         self._parts = parts
+        self._why_useless = why_useless
         self._digest = sha256()
         self._heard_s = self.begun_s = now_s
         self._refused = StoredRows([], [])  # by a full store
@@ -113,6 +116,10 @@ class _Transfer:
         if part.first_position:
             self.first = _position_of(part.first_position)
             self.repairs = [Repair(each.key, Offset(each.offset), Version(each.version)) for each in part.repairs]
+            why = self._why_useless(self.first)
+            if why:
+                self.is_useless = True
+                raise TransferFailed(why)
             return
         if part.last_position:
             if (part.rows, part.digest) != (self.rows, self._digest.digest()):
@@ -165,13 +172,16 @@ class Transferred:
 
 
 Asked = dict[tuple[int, Partition, str], float]
-"""Generation, partition and gateway → seconds of the monotonic clock."""
+"""Generation, partition, and gateway or snapshot file → seconds of the monotonic clock."""
+
+WhyUseless = Callable[[Partition, Position], str]
+"""Partition and first position of its rows → why the changelog cannot be followed from there; "": it can."""
 
 
 class NewTransfers(Protocol):
     """Makes the transfers of a table's generation."""
 
-    def __call__(self, *, manifest: Manifest, store_id: StoreId) -> "Transfers":
+    def __call__(self, *, manifest: Manifest, store_id: StoreId, why_useless: WhyUseless) -> "Transfers":
         """Return them."""
 
 
@@ -179,9 +189,9 @@ class Transfers:
     """The transfers of one generation into its store id. `ended`: partitions whose rows are there, without a position.
 
     `failed`: partitions of which rows are to be removed; who removes them empties it.
-    `client` is None where no other gateway is asked. `offsets_min`: a shorter changelog is read. `asked`: which gateway
-    was asked for which partition of which generation, and when; of all transfers of a table. `measures`: where those
-    that have ended are counted.
+    `client` is None where no other gateway is asked, `snapshots` where there are no snapshot files. `offsets_min`: a
+    shorter changelog is read. `asked`: which gateway was asked, or which file was read, for which partition of which
+    generation, and when; of all transfers of a table. `measures`: where those that have ended are counted.
     """
 
     def __init__(
@@ -195,12 +205,17 @@ class Transfers:
         assignment: Assignment,
         clock: Clock,
         asked: Asked,
+        why_useless: WhyUseless,
+        snapshots: SnapshotSource | None = None,
         offsets_min: int = OFFSETS_MIN,
         measures: Measures | None = None,
     ) -> None:
         self.ended: dict[Partition, Transferred] = {}
         self.failed: set[Partition] = set()
-        self._client = None if store.is_shared or manifest.atomic else client
+        has_no_use = store.is_shared or manifest.atomic
+        self._client = None if has_no_use else client
+        self._snapshots = None if has_no_use else snapshots
+        self._why_useless = why_useless
         self._table = table
         self._manifest = manifest
         self._store = store
@@ -220,18 +235,34 @@ class Transfers:
         return bool(self._at_work)
 
     def wanted(self, partition: Partition, offsets: int) -> bool:
-        """Return whether rows of a partition that is not here are to come from another gateway, or are coming.
+        """Return whether rows of a partition that is not here are to come from elsewhere, are coming, or may be.
 
         `offsets`: how many its changelog has.
         """
         if partition in self._at_work:
             return True
-        if self._client is None or partition in self.ended or offsets < self._offsets_min:
+        if partition in self.ended or offsets < self._offsets_min:
             return False
-        return bool(self._left(partition))
+        left = self._left(partition)
+        return left is None or bool(left)
 
-    def _left(self, partition: Partition) -> Sequence[Holder]:
-        """Return the gateways that have a partition and were not asked for it."""
+    def _left(self, partition: Partition) -> Sequence[Holder | SnapshotName] | None:
+        """Return what rows of a partition may come from and have not yet, what is to be asked next first.
+
+        Gateways that have it are further than any snapshot file. None: the files are not known yet.
+        """
+        holders = self._left_holders(partition)
+        if holders or self._snapshots is None:
+            return holders[partition % len(holders) :] if holders else ()  # each gives some
+        found = self._snapshots.found(self._request(partition))
+        if not found:
+            return found
+        before_s = self._clock.monotonic_s() - ASK_AGAIN_S
+        return [each for each in found if not self._was_asked(partition, each, before_s)]
+
+    def _left_holders(self, partition: Partition) -> Sequence[Holder]:
+        if self._client is None:
+            return ()
         if self._version != self._assignment.version:
             self._version = self._assignment.version
             self._holders.clear()
@@ -239,26 +270,38 @@ class Transfers:
         if found is None:
             generation, before_s = self._manifest.generation, self._clock.monotonic_s() - ASK_AGAIN_S
             holders = self._assignment.holders(self._table.name, partition, generation=generation)
-            found = self._holders[partition] = [
-                each
-                for each in holders
-                if self._asked.get((generation, partition, each.gateway_id), -math.inf) < before_s
-            ]
+            found = [each for each in holders if not self._was_asked(partition, each, before_s)]
+            self._holders[partition] = found
         return found
+
+    def _was_asked(self, partition: Partition, origin: Holder | SnapshotName, before_s: float) -> bool:
+        """Return whether rows of a partition were asked for there, and not before a time."""
+        asked_s = self._asked.get((self._manifest.generation, partition, _name_of(origin)), -math.inf)
+        return asked_s >= before_s
 
     def begin(self, wanted: Iterator[Partition]) -> None:
         """Ask for partitions, as many as may come at once."""
         for partition in wanted:
             if len(self._at_work) >= AT_ONCE:
                 return
-            if partition not in self._at_work and self._client is not None:
-                holders = self._left(partition)
-                holder = holders[partition % len(holders)]  # each gives some
-                now_s = self._clock.monotonic_s()
-                self._asked[self._manifest.generation, partition, holder.gateway_id] = now_s
-                del self._holders[partition]
-                parts = self._client.ask(holder, self._request(partition))
-                self._at_work[partition] = _Transfer(holder, parts, now_s)
+            if partition not in self._at_work and (left := self._left(partition)):
+                self._ask(partition, left[0])
+
+    def _ask(self, partition: Partition, origin: Holder | SnapshotName) -> None:
+        self._note_asked(partition, origin)
+        request = self._request(partition)
+        if isinstance(origin, Holder):
+            assert self._client is not None, "it has named the gateway"
+            parts = self._client.ask(origin, request)
+        else:
+            assert self._snapshots is not None, "it has found the file"
+            parts = self._snapshots.read(origin, request)
+        why_useless = partial(self._why_useless, partition)
+        self._at_work[partition] = _Transfer(origin, parts, self._clock.monotonic_s(), why_useless)
+
+    def _note_asked(self, partition: Partition, origin: Holder | SnapshotName) -> None:
+        self._asked[self._manifest.generation, partition, _name_of(origin)] = self._clock.monotonic_s()
+        self._holders.pop(partition, None)
 
     def _request(self, partition: Partition) -> TransferRequest:
         return TransferRequest(
@@ -279,6 +322,9 @@ class Transfers:
                 transfer.step(self._store, self._store_id, partition, now_s)
             except TransferFailed as error:
                 self._log(logging.WARNING, f"no rows of partition {partition} are used: {error}", transfer)
+                if transfer.is_useless and isinstance(transfer.origin, SnapshotName) and self._snapshots is not None:
+                    for older in self._snapshots.found(self._request(partition)) or ():
+                        self._note_asked(partition, older)
                 self.failed.add(partition)
                 self.stop(partition)
                 self._count("failed", transfer)
@@ -287,7 +333,7 @@ class Transfers:
                 assert transfer.first is not None
                 self._log(
                     logging.INFO,
-                    f"partition {partition} has come from another gateway",
+                    f"partition {partition} has come from {_kind_of(transfer.origin)}",
                     transfer,
                     rows=transfer.rows,
                     seconds=round(now_s - transfer.begun_s, 1),
@@ -300,9 +346,13 @@ class Transfers:
                 self.ended[partition] = Transferred(first, end, transfer.repairs)
 
     def _count(self, result: str, transfer: _Transfer) -> None:
-        name = self._table.name
-        self._measures.transfers[name, "in", result] += 1
-        self._measures.transferred_rows[name, "in"] += transfer.rows
+        name, measures = self._table.name, self._measures
+        if isinstance(transfer.origin, Holder):
+            measures.transfers[name, "in", result] += 1
+            measures.transferred_rows[name, "in"] += transfer.rows
+        else:
+            measures.snapshots[name, "read", result] += 1
+            measures.snapshot_rows[name, "read"] += transfer.rows
 
     def stop(self, partition: Partition) -> bool:
         """Want no more of a partition; return whether there may be rows of it."""
@@ -318,5 +368,15 @@ class Transfers:
 
     def _log(self, level: int, message: str, transfer: _Transfer, **more: object) -> None:
         name = self._table.name
-        extra = {"table": name, "gateway": transfer.holder.gateway_id, **more}
+        kind = "gateway" if isinstance(transfer.origin, Holder) else "snapshot"
+        extra = {"table": name, kind: _name_of(transfer.origin), **more}
         _logger.log(level, 'table "%s": %s', name, message, extra=extra)
+
+
+def _name_of(origin: Holder | SnapshotName) -> str:
+    """Return the name of a gateway, or of a snapshot file, which has slashes."""
+    return origin.gateway_id if isinstance(origin, Holder) else origin.file.name
+
+
+def _kind_of(origin: Holder | SnapshotName) -> str:
+    return "another gateway" if isinstance(origin, Holder) else "a snapshot file"

@@ -2,11 +2,11 @@
 
 import sys
 
-from tablegate.gateway.server.child import WORKER, ChildConfig, die_with_parent
+from tablegate.gateway.server.child import SNAPSHOTS, WORKER, ChildConfig, die_with_parent
 
 
 def main(role: str) -> None:
-    """Be a worker or the replicator, until SIGTERM."""
+    """Be a worker, the replicator, or who writes snapshot files, until SIGTERM."""
     config = ChildConfig.from_json(sys.stdin.readline())
     die_with_parent(config.parent)
     # What a role needs is imported here: a worker has no Kafka client, the replicator no gRPC.
@@ -17,6 +17,10 @@ def main(role: str) -> None:
         from tablegate.gateway.server.worker import worker_main
 
         worker_main(config)
+    elif role == SNAPSHOTS:
+        from tablegate.gateway.server.snapshots import snapshots_main
+
+        snapshots_main(config)
     else:
         from tablegate.gateway.server.replicator import replicator_main
 

@@ -17,6 +17,7 @@ from tablegate.gateway.server.child import (
     LISTENING,
     REPLICATOR,
     SERVING,
+    SNAPSHOTS,
     STORE_OPENED,
     WORKER,
     ChildConfig,
@@ -35,6 +36,7 @@ from tablegate.gateway.server.preflight import (
     check_hosts,
     check_kafka,
     check_origins,
+    check_snapshots,
     check_store_url,
     check_tls,
     check_topics,
@@ -50,6 +52,7 @@ from tablegate.gateway.server.supervisor import EXITED, REPLICATOR_STOP_S, Child
 from tablegate.gateway.server.worker_pipe import WorkerPipe, close_pipe, open_pipe
 
 START_DEATHS_MAX = 5  # of the replicator before it ever opened its store: about 3 s
+SNAPSHOTS_STOP_S = 2.0  # a file that is being written is none, however its process ends
 
 _STORE_SIGNALS = frozenset({signal.SIGBUS, signal.SIGSEGV})
 
@@ -67,6 +70,7 @@ def serve(config: ServeConfig) -> int:
     check_kafka(config)
     check_topics(config)
     check_store_url(config.store_url)
+    check_snapshots(config)
     check_cluster(config, catalogue)
     check_access(config, catalogue)
     check_traces(config)
@@ -166,6 +170,7 @@ def _specs(
             log_level=level_of(config.log_level),
             traces=config.traces,
             log_settings=None if config.log_settings is None else str(config.log_settings.resolve()),
+            snapshots=config.snapshots,
         ).to_json()
 
     def before_replicator_restart(killed_by: int) -> None:
@@ -200,7 +205,17 @@ def _specs(
         )
         for number, pipe in enumerate(pipes)
     ]
-    return [replicator, *workers]
+    if config.snapshots is None:
+        return [replicator, *workers]
+    snapshots = ChildSpec(
+        name=SNAPSHOTS,
+        command=child_command(SNAPSHOTS),
+        settings=settings(SNAPSHOTS, ()),
+        stop_s=SNAPSHOTS_STOP_S,
+        first_to_stop=True,
+        start_after=STORE_OPENED,  # as workers
+    )
+    return [replicator, *workers, snapshots]
 
 
 class _Announcer:

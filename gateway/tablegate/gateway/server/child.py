@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tablegate.gateway.telemetry.spans import Tracer
 
 WORKER = "worker"
+SNAPSHOTS = "snapshots"
 REPLICATOR = "replicator"
 
 # The events that children send.
@@ -52,6 +53,15 @@ _PR_SET_PDEATHSIG = 1
 _PARENT_POLL_S = 0.5
 _PROCESSES = "processes"  # the directory of their files
 PROCESS_FILE_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSettings:
+    """Where snapshot files are, how old the newest of a partition may be, and how many are kept of each."""
+
+    url: str
+    every_s: float = 3_600.0
+    keep: int = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +94,7 @@ class ChildConfig:
     log_level: int = logging.INFO
     log_settings: str | None = None  # the file of them, which may change
     traces: bool = False  # of workers
+    snapshots: SnapshotSettings | None = None  # None: no snapshot files are written or read
 
     def to_json(self) -> str:
         """Return it as text."""
@@ -93,7 +104,7 @@ class ChildConfig:
     def from_json(cls, text: str) -> Self:
         """Return what `to_json` made the text of."""
         values = json.loads(text)
-        tls, membership = values["tls"], values["membership"]
+        tls, membership, snapshots = values["tls"], values["membership"], values["snapshots"]
         return cls(
             **{
                 **values,
@@ -103,6 +114,7 @@ class ChildConfig:
                 "pipe_fds": tuple(values["pipe_fds"]),
                 "tls": None if tls is None else tuple(tls),
                 "membership": None if membership is None else Membership(**membership),
+                "snapshots": None if snapshots is None else SnapshotSettings(**snapshots),
             }
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tablegate.gateway.cluster.membership import GATEWAYS_TOPIC
 from tablegate.gateway.http.tls import TlsFiles
-from tablegate.gateway.server.child import HANG_LIMIT_S
+from tablegate.gateway.server.child import HANG_LIMIT_S, SnapshotSettings
 
 DEFAULT_LISTEN = "127.0.0.1:50051"
 STORE_DIRECTORY = "store"
@@ -66,6 +66,7 @@ class ServeConfig:
     hosts: tuple[str, ...] = ()  # names under which pages may call; none: any
     traces: bool = False  # whether spans are sent, as OpenTelemetry's variables in the environment say
     access: Path | None = None  # the access file; None: whoever connects may read everything
+    snapshots: SnapshotSettings | None = None  # None: no snapshot files are written or read
 
     @property
     def store(self) -> Path:

@@ -106,6 +106,11 @@ def process_metrics(processes: Sequence[Numbers]) -> Iterator[Metric]:
     about = "The most that it may hold: clients are refused from three quarters on, and lose connections at the end."
     yield _gauge("process_kept_bytes_max", about, ["process"], [(labels, KEPT_BYTES_MAX) for labels, _ in kept])
     yield _counter("process_cpu_seconds", "CPU that the process has used.", ["process"], _each(processes, "cpu_s"))
+    about = "When the newest snapshot file was written, in Unix time; of partitions that this gateway is to write."
+    times = [
+        ([table, partition], at) for each in processes for table, partition, at in each.get("snapshot_times_s", ())
+    ]
+    yield _gauge("snapshot_time_seconds", about, ["table", "partition"], times)
     for name, about, key in (
         ("resident_memory_bytes", "Memory of the process, shared pages too.", "memory_bytes"),
         ("open_fds", "Files and sockets that the process has open.", "open_files"),

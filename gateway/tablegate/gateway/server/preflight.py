@@ -34,6 +34,8 @@ from tablegate.gateway.http.cors import ANY
 from tablegate.gateway.http.tls import TlsError
 from tablegate.gateway.kafka.client import refusal
 from tablegate.gateway.server.config import GATEWAY_ID_FILE, LOCK_FILE, TOKEN_KEY_FILE, ServeConfig, ServeError
+from tablegate.gateway.stores.snapshots.files import BadSnapshotsUrl
+from tablegate.gateway.stores.snapshots.opening import open_files
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._\[\]:-]+", re.ASCII)
@@ -137,6 +139,24 @@ def check_store_url(url: str | None) -> None:
             parse_address(url)
         except BadRedisUrl as error:
             raise ServeError(str(error)) from None
+
+
+def check_snapshots(config: ServeConfig) -> None:
+    """Raise `ServeError` where snapshot files cannot be kept there; `ModuleNotFoundError` without what that needs.
+
+    A directory or a store that is away stops no start: the changelogs are there.
+    """
+    if config.snapshots is None:
+        return
+    if config.store_url is not None:
+        raise ServeError(
+            "--snapshots is for stores on this machine, and --store names a Redis, which keeps its rows itself; "
+            "leave one of them out"
+        )
+    try:
+        open_files(config.snapshots.url)
+    except BadSnapshotsUrl as error:
+        raise ServeError(str(error)) from None
 
 
 # What a gateway of a cluster is started with.

@@ -28,6 +28,7 @@ from tablegate.gateway.kafka.client import KafkaEnds, KafkaLog
 from tablegate.gateway.kafka.fresh_options import FreshOptions
 from tablegate.gateway.kafka.log import LogUnavailable, SystemClock
 from tablegate.gateway.replication.replicator import FULL_RETRY_S, Replicator
+from tablegate.gateway.replication.snapshots import FileSnapshots
 from tablegate.gateway.replication.transfers import TransferClient
 from tablegate.gateway.server.child import (
     FAILED,
@@ -42,6 +43,8 @@ from tablegate.gateway.server.worker_pipe import ReplicatorEnd
 from tablegate.gateway.stores.base import StoreCorrupt, StoreFull, StoreUnavailable, StoreWentBack, StoreWriter
 from tablegate.gateway.stores.changes import NotifyingStore, StoreChanges
 from tablegate.gateway.stores.opening import open_for_writing, wipe
+from tablegate.gateway.stores.snapshots.files import SnapshotFiles
+from tablegate.gateway.stores.snapshots.opening import open_files
 from tablegate.gateway.telemetry.measures import Measures
 
 if TYPE_CHECKING:
@@ -68,7 +71,8 @@ class ReplicatorConfig:
     tables_topic: str = "tables"
     kafka_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     membership: Membership | None = None  # None: the gateway stands alone
-    transfers: TransferClient | None = None  # None: rows come from the changelogs alone
+    transfers: TransferClient | None = None  # None: no other gateway is asked for rows
+    snapshots: SnapshotFiles | None = None  # None: there are no snapshot files
 
 
 def run_replicator(
@@ -160,6 +164,7 @@ def _follow(
             tables_topic=config.tables_topic,
             membership=config.membership,
             transfers=config.transfers,
+            snapshots=None if config.snapshots is None else FileSnapshots(config.snapshots, SystemClock()),
             start_id=secrets.randbits(64),
             publish=notifying.publish,
             measures=measures,
@@ -221,6 +226,7 @@ def replicator_main(config: ChildConfig) -> None:
         kafka_options=kafka_options,
         membership=config.membership,
         transfers=_transfers(config),
+        snapshots=None if config.snapshots is None else open_files(config.snapshots.url),
     )
     workers = ReplicatorEnd(config.pipe_fds)
     measures = Measures()

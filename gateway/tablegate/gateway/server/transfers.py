@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator
 from hashlib import sha256
 from typing import Any
 
-from tablegate.gateway.cluster.transfers import TRANSFER_PATH
+from tablegate.gateway.cluster.parts import TRANSFER_PATH
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.tokens import TokenSigner
-from tablegate.gateway.contract.types import Offset, Partition
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.query.call import Call, Methods, StreamMethod
 from tablegate.gateway.query.errors import ForeignForward, PartitionUnavailable, ShuttingDown, StoreAway
 from tablegate.gateway.query.requests import parse
@@ -58,10 +58,15 @@ def transfer_methods(
         partition = Partition(request.partition)
         if scope.partitions != (partition,):
             raise ForeignForward("is for another partition")
-        outgoing = _Outgoing(access, request, partition, part_bytes)
+        outgoing = Outgoing(access, request, partition, part_bytes)
         try:
-            async for part in outgoing.parts(store, call):
-                yield part.SerializeToString()
+            await call.turn()
+            yield outgoing.begin(store).SerializeToString()
+            while not outgoing.is_done:
+                await call.turn()
+                if call.draining:
+                    raise ShuttingDown
+                yield outgoing.next(store).SerializeToString()
         except StoreUnavailable as error:
             raise StoreAway from error
         finally:
@@ -72,8 +77,11 @@ def transfer_methods(
     return {TRANSFER_PATH: StreamMethod(transfer, checks_forward_token=True)}
 
 
-class _Outgoing:
-    """One transfer, on the side that gives. `rows`: how many were sent; `is_done`: all were."""
+class Outgoing:
+    """The rows of a partition, part by part: `begin`, then `next` until it `is_done`. `rows`: how many were read.
+
+    Both raise `PartitionUnavailable` where the partition is none to be given, or is no more; and `StoreUnavailable`.
+    """
 
     def __init__(self, access: TableAccess, request: TransferRequest, partition: Partition, part_bytes: int) -> None:
         self._access = access
@@ -83,38 +91,38 @@ class _Outgoing:
         self.rows = 0
         self.is_done = False
         self._next_offset = Offset(0)
+        self._store_id = StoreId(0)
+        self._digest = sha256()
+        self._after: bytes | None = None
 
-    async def parts(self, store: StoreReader, call: Call) -> AsyncIterator[TransferResponse]:
-        """Yield all parts; raise `PartitionUnavailable` where the partition is none to be given, or is no more."""
-        await call.turn()
+    def begin(self, store: StoreReader) -> TransferResponse:
+        """Return the first part: where the partition is, and its repairs."""
         with store.snapshot() as snapshot:
             first = self._position(snapshot)
-            store_id = self._access.served(snapshot).store_id
-            repairs = snapshot.repairs(store_id, self._partition, limit=REPAIRS_MAX + 1)
+            self._store_id = self._access.served(snapshot).store_id
+            repairs = snapshot.repairs(self._store_id, self._partition, limit=REPAIRS_MAX + 1)
         if len(repairs) > REPAIRS_MAX:
             raise self._unavailable(f"more than {REPAIRS_MAX} of its keys are to be repaired")
-        begin = TransferResponse(first_position=layout.pack_position(first, 0))
+        part = TransferResponse(first_position=layout.pack_position(first, 0))
         for repair in repairs:
-            begin.repairs.add(key=repair.key, offset=repair.offset, version=repair.version)
-        yield begin
-        digest, after = sha256(), None
-        while True:
-            await call.turn()
-            if call.draining:
-                raise ShuttingDown
-            with store.snapshot() as snapshot:
-                last = self._position(snapshot)
-                rows = snapshot.stored_rows(store_id, self._partition, after=after, bytes_max=self._part_bytes)
-            if not rows.keys:
-                break
-            after = rows.keys[-1]
-            self.rows += len(rows.keys)
-            part = _part_of(rows)
-            digest.update(part.keys)
-            digest.update(part.values)
-            yield part
-        yield TransferResponse(last_position=layout.pack_position(last, 0), rows=self.rows, digest=digest.digest())
-        self.is_done = True
+            part.repairs.add(key=repair.key, offset=repair.offset, version=repair.version)
+        return part
+
+    def next(self, store: StoreReader) -> TransferResponse:
+        """Return the rows that follow; behind them the last part: where the partition is now."""
+        with store.snapshot() as snapshot:
+            position = self._position(snapshot)
+            rows = snapshot.stored_rows(self._store_id, self._partition, after=self._after, bytes_max=self._part_bytes)
+        if not rows.keys:
+            self.is_done = True
+            last = layout.pack_position(position, 0)
+            return TransferResponse(last_position=last, rows=self.rows, digest=self._digest.digest())
+        self._after = rows.keys[-1]
+        self.rows += len(rows.keys)
+        part = _part_of(rows)
+        self._digest.update(part.keys)
+        self._digest.update(part.values)
+        return part
 
     def _position(self, snapshot: Snapshot) -> Position:
         """Return where the partition is, which is to be LIVE, and the one that was asked for; else raise."""

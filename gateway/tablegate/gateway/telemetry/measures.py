@@ -157,7 +157,7 @@ class Measures:
         self.applied_changes = Counts("applied_changes", "Changes that were stored, those of restores too.", ("table",))
         self.restores = Counts(
             "restores",
-            "How often a partition began to be restored: from its changelog, or with rows from another gateway.",
+            "How often a partition began to be restored: from its changelog, or with rows from elsewhere.",
             ("table",),
         )
         self.transfers = Counts(
@@ -175,6 +175,16 @@ class Measures:
             "Spans of traces that have ended, that were exported, and whose export failed. Those that are none of both "
             "wait, or found no room in the queue.",
             ("result",),
+        )
+        self.snapshots = Counts(
+            "snapshots",
+            "Snapshot files of a partition that were written, or read for a restore.",
+            ("table", "direction", "result"),
+        )
+        self.snapshot_rows = Counts(
+            "snapshot_rows",
+            "Rows and tombstones that were written to snapshot files, and read from them.",
+            ("table", "direction"),
         )
         own = vars(self).values()
         self.histograms = [each for each in own if isinstance(each, Histograms)]

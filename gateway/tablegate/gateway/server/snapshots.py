@@ -1,0 +1,310 @@
+"""The process of a gateway that writes snapshot files, so that nobody else waits for a disk or an object store.
+
+It reads the store as a worker does: some rows in a snapshot of milliseconds, the next ones a while later. What comes of
+it is what another gateway would be given (`transfers.py`), and it is used in the same way.
+
+Of a partition, the gateway that is asked first writes. For a moment two may think so: each writes a file of its own,
+and both are good.
+
+Decision: docs/decisions/0162-a-process-writes-snapshot-files.md
+"""
+
+import logging
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from tablegate.gateway.cluster.directory import Directory
+from tablegate.gateway.cluster.membership import own_id
+from tablegate.gateway.contract.binder.binder import bind
+from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.contract.tokens import TokenSigner
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query.errors import PartitionUnavailable
+from tablegate.gateway.query.serving import NowMs, TableAccess, wall_clock_ms
+from tablegate.gateway.server.child import PROCESS_FILE_EVERY_S, ChildConfig, ProcessFile
+from tablegate.gateway.server.transfers import PART_BYTES, Outgoing
+from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
+from tablegate.gateway.stores.lmdb import layout
+from tablegate.gateway.stores.notifier import Notifier
+from tablegate.gateway.stores.opening import open_for_reading
+from tablegate.gateway.stores.snapshots.files import FilesUnavailable, SnapshotFiles
+from tablegate.gateway.stores.snapshots.format import Encoder, SnapshotName, folder_of, new_name, snapshots_of
+from tablegate.gateway.stores.snapshots.opening import open_files
+from tablegate.gateway.telemetry.measures import Measures
+from tablegate.internal.v1.transfer_pb2 import TransferRequest
+
+OFFSETS_MIN = 20_000  # of a changelog: what is shorter is read at once
+BUSY_PART = 0.25  # of a core, at most: the rest is for those who ask
+CHECK_S = 5.0  # how often it is looked for what is due
+RETRY_S = 60.0  # after files could not be written
+
+_logger = logging.getLogger("tablegate.gateway.snapshots")
+
+
+class _Due(NamedTuple):
+    """A partition whose newest snapshot file is too old; `time_ms`: when that was written, 0: never."""
+
+    time_ms: int
+    access: TableAccess
+    request: TransferRequest
+
+
+class SnapshotWriter:
+    """Writes snapshot files of what `store` has, in rounds. One thread.
+
+    `times_ms`: when the newest was written, by table and partition, of those that are this gateway's to write.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        files: SnapshotFiles,
+        *,
+        every_s: float,
+        keep: int,
+        now_ms: NowMs = wall_clock_ms,
+        signer: TokenSigner,
+        offsets_min: int = OFFSETS_MIN,
+        part_bytes: int = PART_BYTES,
+        measures: Measures | None = None,
+    ) -> None:
+        self.times_ms: dict[tuple[str, Partition], int] = {}
+        self._catalogue = catalogue
+        self._files = files
+        self._every_ms = round(every_s * 1_000)
+        self._keep = keep
+        self._now_ms = now_ms
+        self._signer = signer
+        self._offsets_min = offsets_min
+        self._part_bytes = part_bytes
+        self._measures = Measures() if measures is None else measures
+        self._directory = Directory()
+        self._newest_ms: dict[str, dict[Partition, int]] = {}  # by folder, as listed last
+        self._retry_at_ms = 0
+        self._is_failing = False
+
+    def round(self, store: StoreReader) -> Iterator[None]:
+        """Write what is due, and yield after each part of the work; raise `StoreUnavailable`.
+
+        Whoever wants no more of it closes the iterator: then the file that is being written is none.
+        """
+        if self._now_ms() < self._retry_at_ms:
+            return
+        try:
+            for folder, due in self._due(store).items():
+                self._list(folder)
+                yield
+                for each in sorted(due, key=lambda each: each.time_ms):
+                    if self._is_due(folder, Partition(each.request.partition)):
+                        yield from self._write(store, each)
+            self._note_files_work()
+        except FilesUnavailable as error:
+            self._retry_at_ms = self._now_ms() + round(RETRY_S * 1_000)
+            if not self._is_failing:
+                self._is_failing = True
+                _logger.warning("no snapshot file is written: %s; it is tried again", error)
+
+    def _note_files_work(self) -> None:
+        if self._is_failing:
+            self._is_failing = False
+            _logger.info("snapshot files are written again")
+
+    # What is to be written.
+
+    def _due(self, store: StoreReader) -> Mapping[str, Sequence[_Due]]:
+        """Return what is due by what is known of the files, by folder."""
+        found: dict[str, list[_Due]] = {}
+        times_ms: dict[tuple[str, Partition], int] = {}
+        for request, access in self._own(store):
+            folder, partition = folder_of(request), Partition(request.partition)
+            time_ms = self._newest_ms.get(folder, {}).get(partition, 0)
+            if time_ms:
+                times_ms[request.table, partition] = time_ms
+            if self._is_due(folder, partition):
+                found.setdefault(folder, []).append(_Due(time_ms, access, request))
+        self.times_ms = times_ms
+        return found
+
+    def _is_due(self, folder: str, partition: Partition) -> bool:
+        now_ms, time_ms = self._now_ms(), self._newest_ms.get(folder, {}).get(partition, 0)
+        # The clock of who wrote it may have been wrong, and that time be years away.
+        return not now_ms - self._every_ms < time_ms <= now_ms + self._every_ms
+
+    def _own(self, store: StoreReader) -> Iterator[tuple[TransferRequest, TableAccess]]:
+        """Yield the partitions that are this gateway's to write."""
+        with store.snapshot() as snapshot:
+            self._directory.update(snapshot.status())
+            for name, table in self._catalogue.tables.items():
+                access = TableAccess(table, store, self._signer, Notifier(), self._now_ms)
+                try:
+                    served = access.served(snapshot)
+                except PartitionUnavailable:
+                    continue
+                manifest = served.manifest
+                if manifest.atomic:  # parts of several snapshots would mix what belongs together
+                    continue
+                for partition in served.partitions:
+                    position = access.live_position(snapshot, served, partition)
+                    is_long = position is not None and position.next_offset >= self._offsets_min
+                    if is_long and self._is_owner(name, partition, served.generation):
+                        yield (
+                            TransferRequest(
+                                table=name,
+                                partition=partition,
+                                generation=served.generation,
+                                changelog_topic_id=manifest.changelog_topic_id,
+                                row_digest=served.state.row_digest,
+                                retention_us=served.state.retention_us,
+                                format=layout.FORMAT_VERSION,
+                            ),
+                            access,
+                        )
+
+    def _is_owner(self, table: str, partition: Partition, generation: int) -> bool:
+        own = self._directory.own_id
+        replicas = self._directory.replicas(table, partition, generation) if own else ()
+        return not own or (bool(replicas) and replicas[0].gateway_id == own)
+
+    def _list(self, folder: str) -> list[SnapshotName]:
+        """Return the files of a folder, and remember the newest of each partition."""
+        found = [each for each in snapshots_of(self._files.list(folder)) if each.folder == folder]
+        newest_ms: dict[Partition, int] = {}
+        for each in found:
+            newest_ms[each.partition] = max(each.time_ms, newest_ms.get(each.partition, 0))
+        self._newest_ms[folder] = newest_ms
+        return found
+
+    # Writing and removing.
+
+    def _write(self, store: StoreReader, due: _Due) -> Iterator[None]:
+        """Write a snapshot file of a partition, unless it goes meanwhile."""
+        request, time_ms, begun_s = due.request, self._now_ms(), time.monotonic()
+        partition = Partition(request.partition)
+        outgoing, encoder = Outgoing(due.access, request, partition, self._part_bytes), Encoder()
+        result = ""
+        try:
+            first = outgoing.begin(store)
+            next_offset = layout.unpack_position(first.first_position)[0].next_offset
+            name = new_name(request, time_ms=time_ms, next_offset=next_offset)
+            file = self._files.create(name)
+            try:
+                file.write(encoder.begin(request) + encoder.part(first))
+                while not outgoing.is_done:
+                    yield
+                    if not store.is_current():
+                        raise PartitionUnavailable(request.table, partition, "the store was made anew")
+                    file.write(encoder.part(outgoing.next(store)))
+                file.write(encoder.end())
+                file.commit()
+            finally:
+                file.discard()
+            result = "done"
+        except PartitionUnavailable as error:
+            result = "failed"
+            _logger.info("no snapshot file was written: %s", error.text, extra={"table": request.table})
+            return
+        except FilesUnavailable:
+            result = "failed"
+            raise
+        finally:
+            if result:  # else it is to stop
+                self._measures.snapshots[request.table, "written", result] += 1
+            self._measures.snapshot_rows[request.table, "written"] += outgoing.rows
+        self._newest_ms.setdefault(folder_of(request), {})[partition] = time_ms
+        self.times_ms[request.table, partition] = time_ms
+        _logger.info(
+            'table "%s": a snapshot file of partition %d is written',
+            request.table,
+            partition,
+            extra={
+                "table": request.table,
+                "snapshot": name,
+                "rows": outgoing.rows,
+                "seconds": round(time.monotonic() - begun_s, 1),
+            },
+        )
+        yield
+        self._remove_old(request)
+
+    def _remove_old(self, request: TransferRequest) -> None:
+        """Remove the files of a partition that are not to be kept, and, once a table, those nobody writes any more."""
+        folder, partition = folder_of(request), Partition(request.partition)
+        ours = [each for each in self._list(folder) if each.partition == partition]
+        now_ms = self._now_ms()
+
+        def age_ms(each: SnapshotName) -> float:
+            # One that is still to come was written by a wrong clock, and would be the newest for ever.
+            return math.inf if each.time_ms > now_ms + self._every_ms else now_ms - each.time_ms
+
+        self._remove(sorted(ours, key=age_ms)[self._keep :])
+        if partition == 0:
+            self._files.tidy(request.table)
+            kept_ms = self._keep * self._every_ms
+            others = [each for each in snapshots_of(self._files.list(request.table)) if each.folder != folder]
+            # Of another generation, or by another contract, which some gateways may still have.
+            self._remove(each for each in others if age_ms(each) > kept_ms)
+
+    def _remove(self, snapshots: Iterable[SnapshotName]) -> None:
+        for each in snapshots:
+            self._files.remove(each.file.name)
+
+
+def snapshots_main(config: ChildConfig) -> None:
+    """Write snapshot files until SIGTERM."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    settings = config.snapshots
+    assert settings is not None, "this process is started for them"
+    measures = Measures()
+    writer = SnapshotWriter(
+        bind(config.files),
+        open_files(settings.url),
+        every_s=settings.every_s,
+        keep=settings.keep,
+        signer=config.token_signer,
+        measures=measures,
+    )
+    file = ProcessFile.of(config)
+    measures.add(file.before())
+    log_settings, written_s = config.watched_log_settings(), -math.inf
+
+    def beat() -> None:
+        nonlocal written_s
+        now_s = time.monotonic()
+        if now_s >= written_s + PROCESS_FILE_EVERY_S:
+            written_s = now_s
+            file.write({**measures.numbers(), "snapshot_times_s": times_s(writer)})
+            log_settings.refresh()
+
+    while not stop.is_set():
+        try:
+            with closing(open_for_reading(Path(config.store), None, own_id(config.membership))) as store:
+                write_paced(writer.round(store), stop, beat)
+        except StoreUnavailable as error:
+            _logger.debug("the store is away", extra={"reason": str(error)})
+        beat()
+        stop.wait(CHECK_S)
+
+
+def write_paced(work: Iterator[None], stop: threading.Event, beat: Callable[[], None]) -> None:
+    """Do work, with pauses that leave the cores to others, until it is done or to stop."""
+    with closing(work):  # type: ignore[type-var]
+        begun_s = time.thread_time()
+        for _ in work:
+            beat()
+            used_s = time.thread_time() - begun_s
+            if stop.wait(used_s / BUSY_PART - used_s):
+                return
+            begun_s = time.thread_time()
+
+
+def times_s(writer: SnapshotWriter) -> list[tuple[str, str, float]]:
+    """Return when the newest snapshot files were written, for JSON: table, partition, seconds since 1970."""
+    return [(table, str(partition), time_ms / 1_000) for (table, partition), time_ms in writer.times_ms.items()]

@@ -1,0 +1,1 @@
+"""Snapshot files: what is in one, and the directory or object store that keeps them."""

@@ -1,0 +1,60 @@
+"""A process that writes snapshot files of a store over and over: `STORE FILES [BYTES]`.
+
+It prints a line for each part of the work. With BYTES no file gets longer, as on a disk that is full then.
+"""
+
+import resource
+import signal
+import sys
+from pathlib import Path
+
+from tablegate.gateway.server.snapshots import SnapshotWriter
+from tablegate.gateway.stores.base import Phase
+from tablegate.gateway.stores.lmdb.store import LmdbReader, LmdbStore
+from tablegate.gateway.stores.snapshots.opening import open_files
+from tests.kit.table.filled import SIGNER, FilledTable, catalogue_of, rating
+
+EVERY_S = 3_600
+
+
+def fill(path: Path, rows: int) -> FilledTable:
+    """Return a table with one partition that is LIVE; its store is open."""
+    table = FilledTable(LmdbStore(path), catalogue_of().tables["ratings"], 1)
+    table.publish(phase=Phase.RESTORING)
+    with table.store.snapshot() as snapshot:
+        state = snapshot.table(table.table.name)
+    assert state is not None
+    state.row_digest = table.table.row_digest
+    table.store.put_table(table.table.name, state)
+    for start in range(0, rows, 20_000):
+        table.put(rating(number) for number in range(start, min(rows, start + 20_000)))
+    table.move(partition=0, phase=Phase.LIVE)
+    return table
+
+
+def main(store: str, url: str, file_bytes_max: str = "") -> None:
+    """Write until somebody kills it."""
+    catalogue = catalogue_of()
+    if file_bytes_max:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(file_bytes_max), resource.RLIM_INFINITY))
+    now_ms, files, reader = 1_790_000_000_000, open_files(url), LmdbReader(Path(store))
+    while True:
+        now_ms += 2 * EVERY_S * 1_000
+        writer = SnapshotWriter(
+            catalogue,
+            files,
+            every_s=EVERY_S,
+            keep=2,
+            now_ms=lambda now_ms=now_ms: now_ms,  # type: ignore[misc]
+            signer=SIGNER,
+            offsets_min=1,
+            part_bytes=1_000,
+        )
+        for _ in writer.round(reader):
+            print("part", flush=True)
+        print("done" if writer.times_ms else "nothing", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

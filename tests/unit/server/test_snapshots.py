@@ -1,0 +1,258 @@
+"""The process that writes snapshot files: what is due, who writes it, and what is kept."""
+
+import logging
+import threading
+
+import pytest
+
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.server.snapshots import RETRY_S, SnapshotWriter, times_s, write_paced
+from tablegate.gateway.stores.snapshots.format import snapshots_of
+from tablegate.gateway.telemetry.measures import Measures
+from tablegate.internal.v1.store_pb2 import TableState
+from tests.kit.replication.replicators import Member, World
+from tests.kit.store.memory import MemoryStore
+from tests.kit.store.snapshot_files import MemoryFiles
+from tests.kit.table.filled import SIGNER
+
+PARTITIONS = 3
+EVERY_S = 600
+
+
+class Writing:
+    """Gateways of a world, each with a writer; they have `files` together."""
+
+    def __init__(self, gateways: int = 1, *, keep: int = 2) -> None:
+        self.world = World(1, partitions=PARTITIONS, replicas=2, lag=False)
+        self.members = [self.world.join() for _ in range(gateways)]
+        self.world.settle()
+        self.files = MemoryFiles()
+        self.measures = Measures()
+        self.writers = {each.name: self.writer(each, keep=keep) for each in self.members}
+
+    def writer(self, member: Member, *, keep: int = 2, offsets_min: int = 1) -> SnapshotWriter:
+        return SnapshotWriter(
+            member.catalogue,
+            self.files,
+            every_s=EVERY_S,
+            keep=keep,
+            now_ms=self.world.clock.now_ms,
+            signer=SIGNER,
+            offsets_min=offsets_min,
+            part_bytes=100,
+            measures=self.measures,
+        )
+
+    def round(self, *members: Member) -> None:
+        for member in members or self.members:
+            for _ in self.writers[member.name].round(member.store):
+                pass
+
+    def names(self, partition: int | None = None) -> list[str]:
+        found = snapshots_of(self.files.list("ratings"))
+        return sorted(each.file.name for each in found if partition in (None, each.partition))
+
+
+def test_each_partition_is_written_when_it_is_time() -> None:
+    writing = Writing()
+    writing.round()
+    first = writing.names()
+    assert len(first) == PARTITIONS
+    writing.world.clock.passed_s += EVERY_S - 1
+    writing.round()
+    assert writing.names() == first
+    writing.world.clock.passed_s += 1
+    writing.round()
+    assert len(writing.names()) == 2 * PARTITIONS
+    assert writing.measures.snapshots == {("ratings", "written", "done"): 2 * PARTITIONS}
+
+
+def test_a_writer_that_is_started_anew_knows_what_is_there() -> None:
+    writing = Writing()
+    writing.round()
+    [member] = writing.members
+    writing.writers[member.name] = writing.writer(member)
+    writing.round()
+    assert len(writing.names()) == PARTITIONS
+
+
+def test_as_many_are_kept_as_was_said_the_newest() -> None:
+    writing = Writing(keep=2)
+    for _ in range(5):
+        newest = set(writing.names())
+        writing.round()
+        newest = set(writing.names()) - newest
+        writing.world.clock.passed_s += EVERY_S
+    assert len(writing.names()) == 2 * PARTITIONS
+    assert newest < set(writing.names())
+
+
+def test_a_file_from_the_future_is_not_the_newest_for_ever() -> None:
+    """The clock of a gateway was years ahead."""
+    writing = Writing(keep=1)
+    writing.world.clock.passed_s += 10**8
+    writing.round()
+    wrong = set(writing.names())
+    writing.world.clock.passed_s -= 10**8
+    writing.round()
+    assert len(writing.names()) == PARTITIONS
+    assert not wrong & set(writing.names())
+
+
+def test_one_gateway_writes_a_partition() -> None:
+    writing = Writing(3)
+    writing.round()
+    assert [len(writing.names(partition)) for partition in range(PARTITIONS)] == [1] * PARTITIONS
+    times = [times_s(writer) for writer in writing.writers.values()]
+    assert sorted(partition for each in times for _, partition, _ in each) == ["0", "1", "2"]
+
+
+def test_where_the_first_gateway_is_gone_the_next_one_writes() -> None:
+    writing = Writing(3)
+    world = writing.world
+    gone = max(writing.members, key=lambda each: len(writing.writers[each.name].times_ms))
+    world.kill(gone)
+    world.settle()
+    writing.round(*world.running)
+    assert [len(writing.names(partition)) for partition in range(PARTITIONS)] == [1] * PARTITIONS
+
+
+def test_two_that_write_at_once_do_no_harm() -> None:
+    writing = Writing()
+    [member] = writing.members
+    rounds = [writing.writer(member).round(member.store) for _ in range(2)]
+    while rounds:
+        for each in list(rounds):
+            if next(each, each) is each:
+                rounds.remove(each)
+    assert [len(writing.names(partition)) for partition in range(PARTITIONS)] == [2] * PARTITIONS
+    writing.world.clock.passed_s += EVERY_S
+    writing.round()
+    assert [len(writing.names(partition)) for partition in range(PARTITIONS)] == [2] * PARTITIONS
+
+
+def test_a_writer_that_stops_leaves_no_file() -> None:
+    writing = Writing()
+    [member] = writing.members
+    work = writing.writer(member).round(member.store)
+    for _ in range(4):
+        next(work)
+    work.close()
+    assert writing.names() == []
+    assert not writing.measures.snapshots
+
+
+def test_a_partition_that_goes_meanwhile_is_not_written() -> None:
+    writing = Writing()
+    [member] = writing.members
+    work = writing.writer(member).round(member.store)
+    for _ in range(4):
+        next(work)
+    state = TableState()
+    state.CopyFrom(member.state())
+    state.problem = "its topic is gone"
+    member.store.put_table("ratings", state)
+    for _ in work:
+        pass
+    assert writing.names() == []
+    assert writing.measures.snapshots == {("ratings", "written", "failed"): PARTITIONS}
+
+
+def test_a_store_that_is_made_anew_meanwhile_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    writing = Writing()
+    [member] = writing.members
+    work = writing.writer(member).round(member.store)
+    for _ in range(4):
+        next(work)
+    monkeypatch.setattr(MemoryStore, "is_current", lambda _: False)
+    for _ in work:
+        pass
+    assert writing.names() == []
+
+
+def test_a_short_changelog_is_not_written() -> None:
+    writing = Writing()
+    [member] = writing.members
+    writing.writers[member.name] = writing.writer(member, offsets_min=10_000)
+    writing.round()
+    assert writing.names() == []
+
+
+def test_what_is_not_live_is_not_written() -> None:
+    writing = Writing()
+    [member] = writing.members
+    writing.world.kill(member, wipe=True)
+    writing.world.start(member)
+    writing.world.step(member)
+    writing.round()
+    assert writing.names() == []
+
+
+def test_a_full_disk_and_one_that_is_away_are_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tablegate.gateway.snapshots")
+    writing = Writing()
+    for _ in range(3):
+        writing.files.is_full = True
+        writing.round()
+        writing.files.is_full, writing.files.is_away = False, True
+        writing.world.clock.passed_s += RETRY_S
+        writing.round()
+        writing.files.is_away = False
+        writing.world.clock.passed_s += RETRY_S
+    assert writing.names() == []
+    writing.round()
+    assert len(writing.names()) == PARTITIONS
+    assert [each for each in caplog.messages if "of partition" not in each] == [
+        "no snapshot file is written: there is no room; it is tried again",
+        "snapshot files are written again",
+    ]
+
+
+def test_files_of_an_older_generation_go_when_they_are_old() -> None:
+    writing = Writing(keep=2)
+    writing.round()
+    old = set(writing.names())
+    world = writing.world
+    world.rebuild()
+    world.run(5)
+    world.end_old()
+    world.settle()
+    writing.round()
+    assert old < set(writing.names()), "a gateway that stayed behind may want them"
+    world.clock.passed_s += 3 * EVERY_S
+    writing.round()
+    assert not old & set(writing.names())
+    assert len(writing.names()) == 2 * PARTITIONS
+
+
+def test_files_of_others_stay() -> None:
+    writing = Writing(keep=1)
+    writing.files.whole["ratings/notes.txt"] = b"ours"
+    for _ in range(3):
+        writing.round()
+        writing.world.clock.passed_s += EVERY_S
+    assert "ratings/notes.txt" in writing.files.whole
+
+
+def test_the_age_of_files_is_known_of_what_this_gateway_writes() -> None:
+    writing = Writing()
+    now_s = writing.world.clock.now_ms() / 1_000
+    writing.round()
+    [writer] = writing.writers.values()
+    assert times_s(writer) == [("ratings", str(number), now_s) for number in range(PARTITIONS)]
+    assert writer.times_ms[("ratings", Partition(0))] == round(now_s * 1_000)
+
+
+def test_work_ends_when_it_is_to_stop() -> None:
+    writing = Writing()
+    [member] = writing.members
+    stop = threading.Event()
+    beats = []
+
+    def beat() -> None:
+        beats.append(1)
+        if len(beats) == 3:
+            stop.set()
+
+    write_paced(writing.writer(member).round(member.store), stop, beat)
+    assert (len(beats), writing.names()) == (3, [])
