@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from tablegate.gateway.server.app import START_DEATHS_MAX, _Announcer, serve
-from tablegate.gateway.server.child import FAILED, STORE_OPENED
+from tablegate.gateway.server.child import FAILED, STORE_OPENED, SnapshotSettings
 from tablegate.gateway.server.config import ServeConfig, ServeError
 from tablegate.gateway.server.preflight import (
     Reserved,
     check_hosts,
     check_kafka,
     check_origins,
+    check_snapshots,
     check_topics,
     load_contracts,
     lock_data,
@@ -248,3 +249,41 @@ def test_hosts_are_names_without_a_port() -> None:
     for host in ("", "Gateway.example", "gateway.example:50051", "https://gateway.example", "a b"):
         with pytest.raises(ServeError, match="is no name of a host; give it in lower case and without a port"):
             check_hosts((host,))
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("ftp://host/folder", "give a directory, or a bucket: s3://, gs://, az://"),
+        ("s3:///folder", "give a directory, or a bucket"),
+        ("s3://key:secret@bucket/folder", "is a bucket and a folder alone"),
+        ("s3://bucket/folder?region=here", "is a bucket and a folder alone"),
+        ("file://host/folder", "give a path, or file:///path"),
+    ],
+)
+def test_where_no_snapshot_files_can_be_is_refused(tmp_path: Path, url: str, why: str) -> None:
+    with pytest.raises(ServeError, match=why) as error:
+        check_snapshots(replace(_config(tmp_path), snapshots=SnapshotSettings(url=url)))
+    assert "secret" not in str(error.value)
+
+
+def test_snapshot_files_of_a_store_in_redis_are_refused(tmp_path: Path) -> None:
+    config = replace(_config(tmp_path), store_url="redis://host/0", snapshots=SnapshotSettings(url="files"))
+    with pytest.raises(ServeError, match="leave one of them out"):
+        check_snapshots(config)
+
+
+def test_a_directory_that_is_not_there_yet_stops_no_start(tmp_path: Path) -> None:
+    check_snapshots(replace(_config(tmp_path), snapshots=SnapshotSettings(url=str(tmp_path / "later" / "files"))))
+
+
+def test_without_the_extra_a_bucket_is_a_sentence_that_names_it(tmp_path: Path) -> None:
+    hidden = tmp_path / "obstore.py"
+    hidden.write_text("raise ModuleNotFoundError(\"No module named 'obstore'\", name='obstore')\n")
+    command = [sys.executable, "-m", "tablegate.gateway.cli", "serve", "--contract", str(RATINGS)]
+    command += ["--bootstrap", "127.0.0.1:1", "--data", str(tmp_path / "data"), "--snapshots", "s3://bucket/folder"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "COLUMNS": "200"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "needs obstore, which is not installed: pip install 'tablegate-gateway[snapshots]'" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -48,6 +48,7 @@ def test_every_kind_of_fault_bites() -> None:
         bites += simulate(seed)
     assert {type(fault).__name__ for fault in ENABLED} <= set(bites)
     assert {"write last, undone", "write last, done"} <= set(bites)
+    assert {f"snapshot file {what}, {how}" for what in ("written", "read") for how in ("done", "failed")} <= set(bites)
 
 
 def test_a_fault_that_is_off_says_why_and_what_it_breaks() -> None:

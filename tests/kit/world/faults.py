@@ -245,6 +245,52 @@ class RolledBack(Fault):
 # Kafka.
 
 
+class LostStores(Fault):
+    """All gateways are killed at once and lose their stores: what is left are changelogs and snapshot files."""
+
+    weight = 3
+
+    def happen(self, world: "World", chance: random.Random) -> str | None:
+        up = _up(world)
+        for gateway in up:
+            gateway.kill()
+            gateway.disk.wipe()
+        for gateway in up:
+            gateway.start()
+        return f"{len(up)} gateways start anew without their stores" if up else None
+
+
+class SnapshotFilesAway(Fault):
+    """Snapshot files are away for some time, or there is no room for more."""
+
+    def happen(self, world: "World", chance: random.Random) -> str | None:
+        files = world.files
+        if files.is_away or files.is_full:
+            files.is_away = files.is_full = False
+            return "snapshot files are written and read again"
+        files.is_away = chance.random() < 0.5
+        files.is_full = not files.is_away
+        return "snapshot files are away" if files.is_away else "there is no room for snapshot files"
+
+
+class DamagedSnapshotFiles(Fault):
+    """Some snapshot files are cut or changed, or one is there under the name of another."""
+
+    weight = 3
+
+    def happen(self, world: "World", chance: random.Random) -> str | None:
+        whole = world.files.whole
+        names = sorted(whole)
+        if not names:
+            return None
+        for name in chance.sample(names, k=(len(names) + 1) // 2):
+            data = whole[name]
+            at = chance.randrange(len(data))
+            changed = data[:at] + bytes([data[at] ^ chance.randrange(1, 256)]) + data[at + 1 :]
+            whole[name] = chance.choice([data[:at], changed, whole[chance.choice(names)]])
+        return f"half of {len(names)} snapshot files are damaged"
+
+
 class Lag(Fault):
     """Gateways hear of records late, each by itself: so replicas are behind when another one fails."""
 
@@ -654,6 +700,9 @@ FAULTS: tuple[Fault, ...] = (
     RefusedWrites(),
     FullDisk(),
     RolledBack(),
+    LostStores(),
+    SnapshotFilesAway(),
+    DamagedSnapshotFiles(),
     Lag(),
     BrokersAway(),
     CutFromKafka(),

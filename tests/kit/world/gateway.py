@@ -6,8 +6,9 @@ again after `RESTART_S`, whatever it ended with, and wipes a store that is corru
 """
 
 import asyncio
+import random
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -30,12 +31,16 @@ from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.replication.repair import REPAIR_GRACE_S
 from tablegate.gateway.replication.replicator import Replicator
 from tablegate.gateway.replication.transfers import TransferClient
+from tablegate.gateway.server.snapshots import SnapshotWriter
 from tablegate.gateway.server.transfers import transfer_methods
 from tablegate.gateway.stores.base import StoreCorrupt, StoreUnavailable
 from tablegate.gateway.stores.changes import NotifyingStore, StoreChanges
 from tablegate.gateway.stores.notifier import Notifier
+from tablegate.gateway.stores.snapshots.files import SnapshotFiles
+from tablegate.gateway.telemetry.measures import Measures
 from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
 from tests.kit.replication.replicator import FakeClock
+from tests.kit.store.snapshot_files import MemorySnapshots
 from tests.kit.table.filled import SIGNER, LocalCall
 from tests.kit.world.broker import SkewedClock, WorldBroker, WorldLog
 from tests.kit.world.stores import Disk, DiskReader, DiskWriter, Killed
@@ -44,6 +49,7 @@ RESTART_S = 0.5
 CALL_S = 2.0
 INDEX_ROWS_MAX = 2  # of a step: a partition has some five
 TRANSFER_OFFSETS_MIN, PART_BYTES = 3, 100
+SNAPSHOTS_EVERY_S, SNAPSHOTS_KEEP = 6.0, 2
 GONE = status_pb2.Status(code=code_pb2.UNAVAILABLE, message="connection reset")
 UNKNOWN = status_pb2.Status(code=code_pb2.UNIMPLEMENTED, message="no such method")
 
@@ -179,8 +185,14 @@ class WorldGateway:
         disk: Disk,
         loop: asyncio.AbstractEventLoop,
         repair_grace_s: float = REPAIR_GRACE_S,
+        files: SnapshotFiles | None = None,
+        measures: Measures | None = None,
     ) -> None:
         self.name = name
+        self._files = files
+        self._measures = measures
+        self._writing: Iterator[None] | None = None  # of snapshot files
+        self._writer: SnapshotWriter | None = None
         self._loop = loop
         self.clock = SkewedClock(clock)
         self.disk = disk
@@ -222,6 +234,29 @@ class WorldGateway:
             **transfer_methods(self.catalogue, reader, SIGNER, self.notifier, now_ms=now_ms, part_bytes=PART_BYTES),
         }
         self._start_at_s = self._world.passed_s
+        if self._files is not None:
+            self._writer = SnapshotWriter(
+                self.catalogue,
+                self._files,
+                every_s=SNAPSHOTS_EVERY_S,
+                keep=SNAPSHOTS_KEEP,
+                now_ms=now_ms,
+                signer=SIGNER,
+                offsets_min=TRANSFER_OFFSETS_MIN,
+                part_bytes=PART_BYTES,
+                measures=self._measures,
+                draw=random.Random(f"{self.name} {self._world.passed_s}").getrandbits,
+            )
+
+    def _write_snapshots(self) -> None:
+        """Do a part of the work of who writes snapshot files."""
+        if self._writing is None and self._writer is not None:
+            self._writing = self._writer.round(DiskReader(self.disk))
+        try:
+            if self._writing is not None and next(self._writing, self) is self:
+                self._writing = None
+        except StoreUnavailable:
+            self._writing = None
 
     def _notify(self, changes: StoreChanges) -> None:
         """Let the worker hear of changes, with its next turn."""
@@ -235,6 +270,7 @@ class WorldGateway:
     def kill(self) -> None:
         """End all of its processes at this instruction."""
         self.is_up = False
+        self._writing = self._writer = None
         self.end_replicator()
         self._process.end()
 
@@ -271,12 +307,19 @@ class WorldGateway:
             index_rows_max=INDEX_ROWS_MAX,
             transfers=WorldTransfers(self.router.forwarder, self._loop),
             transfer_offsets_min=TRANSFER_OFFSETS_MIN,
+            snapshots=None if self._files is None else MemorySnapshots(self._files),
+            measures=self._measures,
         )
         if self.is_draining:
             self.replicator.drain()
 
     def step(self) -> str:
-        """Do one step of the replicator; return what it ended with, "" where it goes on."""
+        """Do one step of the replicator, and of what writes snapshot files.
+
+        Return what the replicator ended with, "" where it goes on.
+        """
+        if self.is_up:
+            self._write_snapshots()
         if not self.is_up or self.is_frozen or self._world.passed_s < self._start_at_s:
             return ""
         try:

@@ -63,6 +63,8 @@ def _simulate(seed: int, faults: Sequence[Fault], story: Story, directory: Path 
             raise with_story(broken, seed, story) from None
         finally:
             world.close()
+    for (_, direction, result), count in world.measures.snapshots.items():
+        world.bites[f"snapshot file {direction}, {result}"] += count
     return world.bites
 
 

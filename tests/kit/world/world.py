@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tablegate.gateway.kafka.log import TopicPartition
+from tablegate.gateway.telemetry.measures import Measures
 from tests.kit.replication.replicator import FakeClock
+from tests.kit.store.snapshot_files import MemoryFiles
 from tests.kit.world import contracts
 from tests.kit.world.broker import WorldBroker
 from tests.kit.world.checker import Checker, Guarantee, GuaranteeBroken, Stated, TrueLog
@@ -102,6 +104,8 @@ class World:
         self.job.publish()
         self.catalogue = contracts.indexed()
         contract_chance = random.Random(f"{seed}-contract")
+        self.files = MemoryFiles(read_bytes=100)
+        self.measures = Measures()  # of all gateways together
         self.gateways: dict[str, WorldGateway] = {}
         for number in range(gateways):
             name = f"g{number}"
@@ -114,6 +118,8 @@ class World:
                 replicas=replicas,
                 disk=Disk(None if directory is None else directory / name),
                 loop=loop,
+                files=self.files,
+                measures=self.measures,
             )
             gateway.disk.outcome = self._outcome
         self.subscribers = [Subscriber(f"subscriber-{each}", self, self._client_chance(each)) for each in range(2)]
@@ -237,6 +243,7 @@ class World:
         self.lag_rate = 0.0
         self.is_job_away = False
         self.broker.is_up = True
+        self.files.is_away = self.files.is_full = False
         self.broker.clock.skew_ms = 0
         for gateway in self.gateways.values():
             gateway.disk.is_full = gateway.is_frozen = gateway.log.is_cut = False

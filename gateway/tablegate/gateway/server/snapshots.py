@@ -11,6 +11,7 @@ Decision: docs/decisions/0162-a-process-writes-snapshot-files.md
 
 import logging
 import math
+import secrets
 import signal
 import threading
 import time
@@ -58,7 +59,8 @@ class _Due(NamedTuple):
 class SnapshotWriter:
     """Writes snapshot files of what `store` has, in rounds. One thread.
 
-    `times_ms`: when the newest was written, by table and partition, of those that are this gateway's to write.
+    `times_ms`: when the newest was written, by table and partition, of those that are this gateway's to write. `draw`:
+    gives so many random bits.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class SnapshotWriter:
         offsets_min: int = OFFSETS_MIN,
         part_bytes: int = PART_BYTES,
         measures: Measures | None = None,
+        draw: Callable[[int], int] = secrets.randbits,
     ) -> None:
         self.times_ms: dict[tuple[str, Partition], int] = {}
         self._catalogue = catalogue
@@ -84,6 +87,7 @@ class SnapshotWriter:
         self._offsets_min = offsets_min
         self._part_bytes = part_bytes
         self._measures = Measures() if measures is None else measures
+        self._draw = draw
         self._directory = Directory()
         self._newest_ms: dict[str, dict[Partition, int]] = {}  # by folder, as listed last
         self._retry_at_ms = 0
@@ -191,7 +195,7 @@ class SnapshotWriter:
         try:
             first = outgoing.begin(store)
             next_offset = layout.unpack_position(first.first_position)[0].next_offset
-            name = new_name(request, time_ms=time_ms, next_offset=next_offset)
+            name = new_name(request, time_ms=time_ms, next_offset=next_offset, draw=self._draw(64))
             file = self._files.create(name)
             try:
                 file.write(encoder.begin(request) + encoder.part(first))

@@ -14,7 +14,6 @@ Decision: docs/decisions/0161-snapshots-have-names-and-no-pointer.md
 """
 
 import re
-import secrets
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import NamedTuple, TypeVar
@@ -60,9 +59,9 @@ def folder_of(request: TransferRequest) -> str:
     return f"{request.table}/{request.generation}-{digest[:16]}"
 
 
-def new_name(request: TransferRequest, *, time_ms: int, next_offset: Offset) -> str:
-    """Return a name that no snapshot has had."""
-    at = f"{time_ms:013d}-{next_offset:020d}-{secrets.token_hex(8)}"
+def new_name(request: TransferRequest, *, time_ms: int, next_offset: Offset, draw: int) -> str:
+    """Return a name that no snapshot file has had, with 64 bits drawn at random."""
+    at = f"{time_ms:013d}-{next_offset:020d}-{draw:016x}"
     return f"{folder_of(request)}/{request.partition}/{at}"
 
 

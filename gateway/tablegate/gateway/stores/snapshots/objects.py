@@ -28,8 +28,7 @@ from tablegate.gateway.stores.snapshots.files import (
 SCHEMES = ("s3", "gs", "az")
 UPLOAD_BYTES = 16 << 20  # of a part: an upload has at most 10,000
 UPLOADS_AT_ONCE = 2  # parts: they are in memory
-TIMEOUT_S = 30.0  # of one request, which is for some megabytes
-TRIES_S = 60.0  # in all, with those that are made again
+RETRIES_MAX, TRIES_S = 3, 60.0  # of a request, which is for some megabytes
 
 _ERRORS = (BaseError, OSError, ValueError)  # what obstore raises where the store does not answer as it should
 
@@ -50,10 +49,10 @@ class ObjectFiles(SnapshotFiles):
                 "environment, such as AWS_ACCESS_KEY_ID"
             )
         try:
+            # Options of the client would take the place of those in the environment, such as AWS_ALLOW_HTTP. By itself
+            # it gives a connection 5 seconds, and a request 30.
             self._store: Any = from_url(
-                url,
-                client_options={"timeout": timedelta(seconds=TIMEOUT_S)},
-                retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=TRIES_S)},
+                url, retry_config={"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=TRIES_S)}
             )
         except _ERRORS as error:
             raise BadSnapshotsUrl(f'snapshots cannot be kept at "{url}": {_first_line(error)}') from None
@@ -128,5 +127,6 @@ class _NewObject(NewFile):
 
 
 def _first_line(error: Exception) -> str:
-    """Return what went wrong, in a line without the many details that follow."""
-    return re.sub(r"\s+", " ", (str(error).strip() or type(error).__name__).splitlines()[0])
+    """Return what went wrong, in a line without the page of XML and the many details that follow."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return re.sub(r":?\s*<.*", "", line)
