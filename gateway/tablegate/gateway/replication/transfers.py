@@ -17,13 +17,13 @@ Decision: docs/decisions/0161-snapshots-have-names-and-no-pointer.md
 
 import logging
 import math
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
-from itertools import accumulate, pairwise
 from operator import ge, itemgetter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tablegate.gateway.cluster.assignment import Assignment, Holder, IncomingParts, TransferFailed
 from tablegate.gateway.contract.catalogue import Table
@@ -45,6 +45,7 @@ AT_ONCE = 2  # partitions of a table: more would only share the same network and
 PARTS_AT_ONCE = 4  # stored between two fetches: as many rows as of a restore
 SILENT_S = 10.0  # without a part: the other gateway hangs
 ASK_AGAIN_S = 60.0  # a gateway for a partition: what it gave may have been of no use
+FOUND_S = 5.0  # what files there are is asked again after that, not each moment for each partition that waits
 
 _KINDS = frozenset((layout.IS_ROW, layout.IS_TOMBSTONE))
 _kind = itemgetter(layout.KIND_AT)
@@ -156,10 +157,11 @@ def _position_of(data: bytes) -> Position:
 def _split(lengths: bytes, data: bytes) -> list[bytes]:
     if len(lengths) % 4:
         raise TransferFailed("its lengths cannot be read")
-    ends = list(accumulate(memoryview(lengths).cast("I"), initial=0))
-    if ends[-1] != len(data):
+    each = tuple(memoryview(lengths).cast("I"))
+    if sum(each) != len(data):
         raise TransferFailed("it has not as many bytes as it says")
-    return [data[start:end] for start, end in pairwise(ends)]
+    # As one structure of as many strings: slices, one after the other, take longer.
+    return list(struct.Struct("%ds" * len(each) % each).unpack(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,13 @@ Asked = dict[tuple[int, Partition, str], float]
 
 WhyUseless = Callable[[Partition, Position], str]
 """Partition and first position of its rows → why the changelog cannot be followed from there; "": it can."""
+
+
+class _LeftFiles(NamedTuple):
+    """The snapshot files of a partition that may be read, and until when that is good."""
+
+    left: Sequence[SnapshotName]
+    until_s: float
 
 
 class NewTransfers(Protocol):
@@ -227,6 +236,7 @@ class Transfers:
         self._at_work: dict[Partition, _Transfer] = {}
         self._asked = asked
         self._holders: dict[Partition, Sequence[Holder]] = {}  # those that are left, as of the version
+        self._files: dict[Partition, _LeftFiles] = {}
         self._version = -1
 
     @property
@@ -254,11 +264,15 @@ class Transfers:
         holders = self._left_holders(partition)
         if holders or self._snapshots is None:
             return holders[partition % len(holders) :] if holders else ()  # each gives some
-        found = self._snapshots.found(self._request(partition))
-        if not found:
-            return found
-        before_s = self._clock.monotonic_s() - ASK_AGAIN_S
-        return [each for each in found if not self._was_asked(partition, each, before_s)]
+        now_s = self._clock.monotonic_s()
+        known = self._files.get(partition)
+        if known is None or now_s >= known.until_s:
+            found = self._snapshots.found(self._request(partition))
+            if found is None:
+                return None
+            left = [each for each in found if not self._was_asked(partition, each, now_s - ASK_AGAIN_S)]
+            known = self._files[partition] = _LeftFiles(left, now_s + FOUND_S)
+        return known.left
 
     def _left_holders(self, partition: Partition) -> Sequence[Holder]:
         if self._client is None:
@@ -302,6 +316,7 @@ class Transfers:
     def _note_asked(self, partition: Partition, origin: Holder | SnapshotName) -> None:
         self._asked[self._manifest.generation, partition, _name_of(origin)] = self._clock.monotonic_s()
         self._holders.pop(partition, None)
+        self._files.pop(partition, None)
 
     def _request(self, partition: Partition) -> TransferRequest:
         return TransferRequest(
