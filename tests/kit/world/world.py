@@ -97,6 +97,7 @@ class World:
         self._lag_chance = random.Random(f"{seed}-lag")
         self.log = TrueLog()
         self.checker = Checker(self.log)
+        self._by_count: dict[str, Any] = {}  # answers of gateways by the index, when all was settled
         self.broker = WorldBroker(clock, self.log)
         self.broker.create("tables", 1)
         self.events = Events()
@@ -286,9 +287,7 @@ class World:
         for name in self.gateways:
             stated, rows = self._table_of(name)
             self.checker.rows(stated, range(KEYS), rows, f"the table at {name}")
-            by_count = self._await(self.gateways[name], "ListRatingsByCount", page_size=1_000)
-            assert by_count.error is None, by_count.error
-            check_by_count(self.checker, by_count.message, self.keys, f"the index at {name}", descending=False)
+            check_by_count(self.checker, self._by_count[name], self.keys, f"the index at {name}", descending=False)
 
     def why_not_settled(self) -> GuaranteeBroken | None:
         """Return what is not as it should be once nothing happens any more."""
@@ -312,6 +311,8 @@ class World:
             if found.error is not None:
                 text = f"{name} does not answer by its index: {found.error.message}"
                 return GuaranteeBroken(Guarantee.STAYS_UP, text)
+            # Not asked again: a partition may come to a gateway in between that has a newer contract, and builds yet.
+            self._by_count[name] = found.message
         for subscriber in self.subscribers:
             if not subscriber.copy.is_current or subscriber.stated is None:
                 return GuaranteeBroken(Guarantee.WHOLE, f"the copy of {subscriber.name} does not become current")
