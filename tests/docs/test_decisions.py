@@ -19,6 +19,7 @@ OF_NO_MODULE = {
     "0075-histories-of-real-runs.md",
     "0076-faults-of-real-machines.md",
     "0156-one-scenario-file-for-all-clients.md",
+    "0172-further-cases-are-tested-at-night.md",
 }
 
 _NAMED = re.compile(r"\bdocs/decisions/([\w.-]+)")

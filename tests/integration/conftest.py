@@ -1,3 +1,8 @@
+"""What tests with Kafka and Spark share, and in which order their files run.
+
+Decision: docs/decisions/0172-further-cases-are-tested-at-night.md
+"""
+
 from collections.abc import Iterator
 from pathlib import Path
 
