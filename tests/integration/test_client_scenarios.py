@@ -33,7 +33,8 @@ def go_driver() -> Path:
 
 @pytest.fixture(scope="module")
 def java_driver() -> list[str | Path]:
-    return ["java", "-cp", built_java(), "tablegate.driver.Driver"]
+    # It ends before the optimizing compiler has paid for itself.
+    return ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", built_java(), "tablegate.driver.Driver"]
 
 
 @pytest.fixture(scope="module")

@@ -113,6 +113,7 @@ def test_what_of_the_java_client_needs_no_gateway(example: Path) -> None:
     assert ran >= 39, "Maven finds the tests"
 
 
+@pytest.mark.long
 def test_the_packed_java_client_has_what_a_repository_asks_for(packed: Path) -> None:
     jar, sources, javadoc = (
         set(zipfile.ZipFile(packed / f"{ARTIFACT}{kind}.jar").namelist()) for kind in ("", "-sources", "-javadoc")
@@ -127,6 +128,7 @@ def test_the_packed_java_client_has_what_a_repository_asks_for(packed: Path) -> 
     assert f'version = "{VERSION}"' in project, "clients have one version"
 
 
+@pytest.mark.long
 def test_a_project_of_maven_runs_the_java_how_to(example: Path, packed: Path, tmp_path: Path) -> None:
     page = HOW_TO.read_text("utf-8")
     [xml] = re.findall(r"```xml\n(.*?)```", page, re.DOTALL)
