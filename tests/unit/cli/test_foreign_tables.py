@@ -52,6 +52,7 @@ def test_a_bad_file_is_refused(tmp_path: Path, text: str, why: str) -> None:
     [
         ({"topic": ""}, "a table of a topic needs --topic; give it, or write it into --file"),
         ({"table": ""}, "a table of a topic needs the table's name"),
+        *(({"topic": name}, "is no name of a topic") for name in ("a b", "a/b", "é", ".", "..", "o" * 250)),
         ({"key": "text"}, '--key "text" is none of utf8, int32'),
         ({"windowed": "hopping"}, '--windowed "hopping" is none of no, time'),
         ({"partitioner": "consistent_random"}, "is librdkafka's, by CRC-32"),

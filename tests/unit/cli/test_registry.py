@@ -2,8 +2,10 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -50,6 +52,13 @@ def _send(handler: BaseHTTPRequestHandler, body: bytes, *, length: int | None = 
     handler.wfile.write(body)
 
 
+def _send_id(number: str, handler: BaseHTTPRequestHandler) -> None:
+    _send(handler, f'{{"id": {number}, "schema": "x"}}'.encode())
+
+
+NO_IDS = ("1e400", "-7", "0", "4294967296", "1.5", "true", '"seven"')  # a record has room for 4 bytes
+
+
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
@@ -60,6 +69,7 @@ def _send(handler: BaseHTTPRequestHandler, body: bytes, *, length: int | None = 
         (lambda one: one.wfile.write(b"\0\r\n"), "no schema registry answers at"),
         (lambda one: _send(one, bytes(17 * 2**20)), "its answer has more than 16 MiB"),
         (lambda one: _send(one, b"", status=500), "it answers with status 500"),
+        *((partial(_send_id, number), "its answer is not one of Confluent's API") for number in NO_IDS),
     ],
 )
 def test_an_odd_answer_is_one_sentence(answer: Callable[[BaseHTTPRequestHandler], None], sentence: str) -> None:
@@ -73,6 +83,34 @@ def test_the_next_of_several_is_asked() -> None:
     assert (found.schema_id, found.text) == (FIRST_ID, SCHEMA["schema"])
     with pytest.raises(RegistryError, match=f"no schema registry answers at {NOBODY}:"):
         newest_schema(RegistrySettings(url=f"{NOBODY},{NOBODY}"), "orders-value")
+
+
+def test_a_registry_that_cannot_answer_is_passed_over() -> None:
+    """The others of a list are asked, as where nobody answers."""
+    with (
+        ListedRegistry({"orders-value": [SCHEMA]}) as registry,
+        _server(lambda one: _send(one, b"", status=503)) as ill,
+    ):
+        found = newest_schema(RegistrySettings(url=f"{ill},{registry.url}"), "orders-value")
+        assert found.schema_id == FIRST_ID
+    with _server(lambda one: _send(one, b"", status=503)) as ill, pytest.raises(RegistryError, match="status 503; ask"):
+        newest_schema(RegistrySettings(url=f"{NOBODY},{ill}"), "orders-value")
+
+
+def test_an_answer_without_an_end_is_given_up() -> None:
+    """Each of its bytes comes in time, and they never end."""
+
+    def drip(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000000")
+        handler.end_headers()
+        with suppress(OSError):
+            while True:
+                handler.wfile.write(b" ")
+                time.sleep(0.05)
+
+    with _server(drip) as url, pytest.raises(RegistryError, match=r"not all of its answer has come in 0\.5 s"):
+        newest_schema(RegistrySettings(url=url), "orders-value", timeout_s=0.5)
 
 
 @contextmanager

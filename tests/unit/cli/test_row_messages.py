@@ -1,6 +1,7 @@
 """`tablegate contract new --from`: row messages of Avro schemas, samples of JSON, and other messages."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -333,6 +334,27 @@ def test_a_message_of_another_file(tmp_path: Path) -> None:
     assert new(path, "--from", binary, "--row", "other.v1.Order", "--key", "id", "--force").exit_code == 0
 
 
+def test_the_only_message_need_not_be_named(tmp_path: Path) -> None:
+    """Entries of maps are messages, too, which nobody has written."""
+    other, path = tmp_path / "other.proto", tmp_path / "orders.proto"
+    other.write_text('syntax = "proto3"; message Order { int64 id = 1; map<string, int64> counts = 2; }')
+    done = new(path, "--from", other, "--key", "id")
+    assert done.exit_code == 0, done.stderr
+    assert columns_of(path) == {"id": "int64", "counts": "map<string, int64>"}
+
+
+@pytest.mark.parametrize("doc", ["\0", "\x1b[31m", "\ud800", "\u202e", "\n\r\u2028"])
+def test_a_comment_has_what_a_text_may_have(doc: str, tmp_path: Path) -> None:
+    schema, path = tmp_path / "order.avsc", tmp_path / "orders.proto"
+    fields = [{"name": "id", "type": "long", "doc": f"Its{doc}number"}]
+    schema.write_text(json.dumps({"type": "record", "name": "Order", "doc": f"An{doc}order", "fields": fields}))
+    done = new(path, "--from", schema, "--key", "id")
+    assert done.exit_code == 0, done.stderr
+    text = path.read_text()
+    assert re.search(r"// Its (\[31m)?number\.\n", text)
+    assert re.search(r"// An (\[31m)?order\.\n", text)
+
+
 def test_a_message_keeps_its_numbers(tmp_path: Path) -> None:
     other, path = tmp_path / "other.proto", tmp_path / "orders.proto"
     other.write_text((OTHER % (EVERY + 'string total = 20 [json_name = "sum"];')).replace(
@@ -427,6 +449,13 @@ def test_what_is_there_stays_without_force(tmp_path: Path) -> None:
         (["--skip", "a"], "need --from; say what the row is made of"),
         (["--from", "sample.json", "--key", "id", "--row", "an order"], 'no message can be called "an order"; give'),
         (["--from", "sample.json", "--key", "id", "--package", "a b"], 'no package can be called "a b"; give a name'),
+        *(
+            (
+                ["--from", "sample.json", "--key", "id", "--table", name],
+                "is no name for a table; take a lower-case letter",
+            )
+            for name in ("Örders", "a b", "1", "orders;")
+        ),
         (["--from", "deep.json", "--key", "id", "--row", "Order"], "more objects in one another than a row may have"),
         (["--from", "deep.avsc", "--key", "id"], "more objects in one another than a row may have"),
     ],

@@ -37,6 +37,18 @@ def test_without_the_contract_codecs_say_what_can_be_read(topic: Topic) -> None:
     assert reason.startswith("  1 not: value ")
 
 
+@each_topic
+def test_deletes_alone_are_no_rows_where_values_are_none(topic: Topic) -> None:
+    """By a mistyped codec of values, the newest records may be deletes and nothing else: a table would be emptied."""
+    manifest = topic.manifest(partitions=PARTITIONS)
+    deletes = records(topic, [topic.delete(topic.columns(number)) for number in range(3)])
+    good, bad = records(topic, [topic.value(topic.columns(1))]), records(topic, [BAD_VALUE])
+    found = [sample_of(each, manifest, topic.contract) for each in ([*deletes, *bad], bad, [*deletes, *good, *bad])]
+    assert [each.has_no_row for each in found] == [True, True, False]
+    assert not sample_of(deletes, manifest, topic.contract).has_no_row
+    assert not sample_of([], manifest, topic.contract).has_no_row
+
+
 def test_an_empty_topic_has_no_records_yet() -> None:
     empty = sample_of([], TOPICS[0].manifest(), None)
     assert [*empty.lines("theirs")] == ['topic "theirs" has no records yet']

@@ -274,6 +274,20 @@ ca_file = "ca.pem"
 """
 
 
+@pytest.mark.parametrize("prefix", ["shop", "shop_", "shop.2", "s p.", "é.", "s" * 100 + "."])
+def test_a_prefix_that_could_be_part_of_a_table_is_refused(folder: Path, prefix: str) -> None:
+    """With "shop_", the changelog of "orders" would be that of "shop_orders" in an installation without a prefix."""
+    file = written(folder, f'bootstrap = "a:1"\ntopic_prefix = "{prefix}"\n')
+    with pytest.raises(KafkaSettingsError, match=r'topic_prefix ".*" is not of .* the last of them "\." or "-"'):
+        load_settings(file, environ={})
+
+
+@pytest.mark.parametrize("prefix", ["shop.", "shop-", "shop_2.", "shop.eu."])
+def test_topics_of_an_installation_begin_with_its_prefix(folder: Path, prefix: str) -> None:
+    settings = load_settings(written(folder, f'bootstrap = "a:1"\ntopic_prefix = "{prefix}"\n'), environ={})
+    assert settings.own_topic("tables") == f"{prefix}tables"
+
+
 def test_sources_may_have_a_cluster_of_their_own(folder: Path) -> None:
     settings = load_settings(written(folder, TWO), environ={})
     assert settings.librdkafka() == {"bootstrap.servers": "tables:9092"}

@@ -155,6 +155,25 @@ def test_a_start_on_a_full_disk_serves_what_is_stored() -> None:
     assert {movie: gateway.rows()[movie] for movie in range(5)} == {movie: 21 + movie for movie in range(5)}
 
 
+def test_a_table_that_a_full_disk_holds_up_says_so() -> None:
+    """Not that it has no manifest, which was so before one came."""
+    clock = FakeClock()
+    broker = MemoryBroker(clock.now_ms)
+    broker.create("tables", 1)
+    gateway = Gateway(broker, clock)
+    gateway.seconds(2)
+    assert "has no manifest" in gateway.table_status().problem
+    gateway.full = True
+    Job(broker).create().publish().put(range(20))
+    gateway.seconds(10)
+    assert gateway.table_status().problem == "no room for the batch"
+    assert gateway.state().problem == gateway.table_status().problem
+    gateway.full = False
+    gateway.seconds(10)
+    assert gateway.is_served()
+    assert gateway.table_status().problem == ""
+
+
 def test_a_gateway_whose_disk_is_full_is_asked_on() -> None:
     """What is stored is answered, also after records were refused; so the others go on to ask for it."""
     world = World(1, lag=False, replicas=1)

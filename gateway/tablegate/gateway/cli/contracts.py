@@ -96,6 +96,7 @@ def new(
     from tablegate.gateway.cli.contract_files import AskedTable, complete, table_name, write
     from tablegate.gateway.cli.row_messages import RowError
     from tablegate.gateway.contract.binder.problems import ContractError
+    from tablegate.gateway.contract.binder.tables import TABLE_NAME_HINT, is_table_name
     from tablegate.gateway.contract.descriptors import DescriptorError
 
     columns, leading, text = tuple(key or ()), tuple(partition_by or ()), None
@@ -109,6 +110,8 @@ def new(
                 fail(f'contract "{path}" is there already; give another file, or --force to replace it')
             if package is not None and _PACKAGE.fullmatch(package) is None:
                 fail(f'no package can be called "{package}"; give a name such as shop.v1')
+            if table and not is_table_name(table):
+                fail(f'"{table}" is no name for a table; {TABLE_NAME_HINT}')
             made = _row_of(source, row or "", skip or (), schema_registry, kafka)
             row, columns, leading = made.name, tuple(map(made.column, columns)), tuple(map(made.column, leading))
             text = made.text(package or f"{table or table_name(row)}.v1", columns)

@@ -17,6 +17,7 @@ from tablegate.v1.changelog_pb2 import ForeignTopic, Manifest, SourceTopic
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _INDEX = re.compile(r"[0-9]{1,5}(\.[0-9]{1,5}){0,9}")
+_TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")  # as Kafka has them
 _DURATION = re.compile(r"([1-9][0-9]{0,8})([smhd])")
 
 
@@ -70,6 +71,11 @@ class Definition:
             if not getattr(self, name):
                 option = "the table's name" if name == "table" else f"--{name}"
                 raise DefinitionError(f"a table of a topic needs {option}; give it, or write it into --file")
+        if not _TOPIC.fullmatch(self.topic):
+            raise DefinitionError(
+                f'--topic "{self.topic}" is no name of a topic, which has letters, digits, ".", "_" and "-", 249 at '
+                "most; correct it"
+            )
         partitioner = self.partitioner or ("murmur2" if self.key in _ONE_WRITING else "unknown")
         chosen = replace(self, partitioner=partitioner, windowed=self.windowed or "no", stored=self.stored or "plain")
         if chosen.partitioner in _REFUSED_PARTITIONERS:

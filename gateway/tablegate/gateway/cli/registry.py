@@ -5,6 +5,7 @@ A gateway asks no registry: what it needs is in the manifest, and a registry tha
 
 import base64
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -18,7 +19,9 @@ from tablegate.gateway.contract.avro_references import written_out
 from tablegate.gateway.contract.registry_settings import RegistrySettings, tls_context
 from tablegate.gateway.contract.registry_tokens import PLACE, certificate_refusal, new_token
 
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 10.0  # for each answer, whole
+_AT_ONCE_BYTES = 2**16
+_IDS = range(1, 2**31)  # a record has 4 bytes for it, and 0 is that of records without one (`PLAIN_ID`)
 _ANSWER_BYTES_MAX = 16 * 2**20  # more than any schema has
 AVRO, PROTOBUF, JSON_SCHEMA = "AVRO", "PROTOBUF", "JSON"
 _LANGUAGES = {AVRO: "Avro", PROTOBUF: "Protobuf", JSON_SCHEMA: "JSON Schema"}
@@ -59,9 +62,9 @@ def avro_schemas(registry: RegistrySettings, subject: str) -> dict[int, str]:
     return {one.schema_id: one.checked(AVRO).text for one in versions}
 
 
-def newest_schema(registry: RegistrySettings, subject: str) -> RegisteredSchema:
+def newest_schema(registry: RegistrySettings, subject: str, *, timeout_s: float = _TIMEOUT_S) -> RegisteredSchema:
     """Return the newest schema of a subject; raise `RegistryError` and `KafkaSettingsError`."""
-    return _Asked(registry).version(subject, "latest")
+    return _Asked(registry, timeout_s).version(subject, "latest")
 
 
 def _path(subject: str) -> str:
@@ -71,8 +74,9 @@ def _path(subject: str) -> str:
 class _Asked:
     """A registry that is asked; raises `RegistryError`, and when made `KafkaSettingsError`."""
 
-    def __init__(self, registry: RegistrySettings) -> None:
+    def __init__(self, registry: RegistrySettings, timeout_s: float = _TIMEOUT_S) -> None:
         self._registry = registry
+        self._timeout_s = timeout_s
         self._where, *self._others = registry.url.split(",")
         self._who = _who(registry)
         self._context = tls_context(registry)
@@ -84,6 +88,9 @@ class _Asked:
                 data = self._read(path)
             except HTTPError as error:
                 error.close()
+                if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR and self._others:
+                    self._where = self._others.pop(0)
+                    continue
                 raise self._refusal(subject, error.code) from None
             except (HTTPException, OSError) as error:
                 if "CERTIFICATE_VERIFY_FAILED" in str(error):
@@ -107,12 +114,18 @@ class _Asked:
         request = Request(self._where + path, headers={"Accept": accept})
         for name, text in self._who.items():
             request.add_unredirected_header(name, text)  # whom a redirect leads to is nobody's to trust
-        with urlopen(request, timeout=_TIMEOUT_S, context=self._context) as answer:
-            data: bytes = answer.read(_ANSWER_BYTES_MAX + 1)
-        if len(data) > _ANSWER_BYTES_MAX:
-            raise OSError(f"its answer has more than {_ANSWER_BYTES_MAX // 2**20} MiB")
+        until_s = time.monotonic() + self._timeout_s
+        data = b""
+        with urlopen(request, timeout=self._timeout_s, context=self._context) as answer:
+            # A read waits for each of its bytes anew, so what comes a byte at a time would have no end.
+            while part := answer.read1(_AT_ONCE_BYTES):
+                data += part
+                if len(data) > _ANSWER_BYTES_MAX:
+                    raise OSError(f"its answer has more than {_ANSWER_BYTES_MAX // 2**20} MiB")
+                if time.monotonic() > until_s:
+                    raise OSError(f"not all of its answer has come in {self._timeout_s:g} s")
         if answer.length:
-            raise IncompleteRead(data, answer.length)  # which a read of so many bytes does not say
+            raise IncompleteRead(data, answer.length)  # which such a read does not say
         return data
 
     def _refusal(self, subject: str, status: int) -> RegistryError:
@@ -139,7 +152,10 @@ class _Asked:
             referred = dict(self._referred(found.get("references") or (), set()))
             if referred and language == AVRO:
                 text, referred = written_out(text, referred.values()), {}
-            return RegisteredSchema(subject, int(found["id"]), language, text, referred)
+            schema_id = found["id"]
+            if type(schema_id) is not int or schema_id not in _IDS:
+                raise ValueError
+            return RegisteredSchema(subject, schema_id, language, text, referred)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
             raise self._strange(subject) from None
 
@@ -176,7 +192,9 @@ def _why_refused(registry: RegistrySettings, status: int) -> str:
         return f"it does not let in {who}; correct it {PLACE}"
     if status == HTTPStatus.FORBIDDEN:
         return f"it gives {who} no right to read it; add that right there"
-    return f"it answers with status {status}"
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return f"it answers with status {status}; ask again when it is well"
+    return f"it answers with status {status}; correct --schema-registry, or what is between"
 
 
 def _who(registry: RegistrySettings) -> dict[str, str]:

@@ -279,7 +279,7 @@ def _json_columns(
 def proto_row(files: FileDescriptorSet, name: str, skipped: Collection[str], *, what: str) -> Row:
     """Return the row of a message of some files; raise `RowError`."""
     _, own = build_pool(files)
-    messages = [message for file in own for message in messages_of(file)]
+    messages = [message for file in own for message in messages_of(file) if not message.GetOptions().map_entry]
     found = [message for message in messages if name in (message.name, message.full_name)] if name else messages
     if len(found) != 1:
         few = "one of these: " if found else ""
@@ -604,5 +604,7 @@ def message_name(name: str) -> str:
 
 def sentence(doc: object) -> str:
     """Return a comment of one line of what a schema says of a field."""
-    text = " ".join(doc.split()) if isinstance(doc, str) else ""
+    # A schema may have any text, a .proto may not: no bytes of a terminal's commands, no half of a surrogate pair.
+    text = "".join(one if one.isprintable() else " " for one in doc) if isinstance(doc, str) else ""
+    text = " ".join(text.split())
     return text if not text or text.endswith((".", "!", "?")) else f"{text}."

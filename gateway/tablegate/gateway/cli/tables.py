@@ -203,7 +203,7 @@ def add(
         if old is not None and old.generation == manifest.generation:
             print(f'table "{table.name}" is there as it is, generation {old.generation}')
             return
-        if old is not None and sample.total and not sample.good:
+        if old is not None and sample.has_no_row:
             # A codec that is mistyped would empty a table that clients read.
             fail(
                 f'table "{table.name}" stays as it is, generation {old.generation}: by this, it would have no rows; '

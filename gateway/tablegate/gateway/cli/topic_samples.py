@@ -37,9 +37,13 @@ _FIELD_NUMBER = 536_870_911  # the highest, downwards: a value of Protobuf has h
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How many records are rows or deletes, and how many not, by reason. `by_codecs`: without the contract."""
+    """How many records are rows or deletes, and how many not, by reason. `by_codecs`: without the contract.
+
+    `deletes`: how many of the good ones have no row, so that their values say nothing.
+    """
 
     good: int
+    deletes: int
     reasons: Counter[str]
     by_codecs: bool
 
@@ -47,6 +51,11 @@ class Sample:
     def total(self) -> int:
         """Return how many records were read."""
         return self.good + self.reasons.total()
+
+    @property
+    def has_no_row(self) -> bool:
+        """Return whether there should be rows and is none."""
+        return bool(self.reasons) and self.good == self.deletes
 
     def lines(self, topic: str) -> Iterator[str]:
         """Yield what to print."""
@@ -74,14 +83,15 @@ class Sample:
 def sample_of(records: Iterable[tuple[Partition, Record]], manifest: Manifest, table: Table | None) -> Sample:
     """Return what records come to. Without a table, by what the manifest says; raise `UnfitTopic`."""
     rows = _rows_by_codecs(manifest) if table is None else ForeignRows(table, manifest)
-    reasons, good = Counter[str](), 0
+    reasons, good, deletes = Counter[str](), 0, 0
     for partition, record in records:
         try:
-            rows.read(record.key, record.value, partition)
+            _, row = rows.read(record.key, record.value, partition)
             good += 1
+            deletes += row is None
         except UndecodableRecord as error:
             reasons[str(error)] += 1
-    return Sample(good, reasons, by_codecs=table is None)
+    return Sample(good, deletes, reasons, by_codecs=table is None)
 
 
 def _rows_by_codecs(manifest: Manifest) -> ForeignRows:

@@ -14,6 +14,7 @@ where the client runs. What Spark shows of its options is a path.
 
 Decision: docs/decisions/0091-one-configuration-for-kafka.md
 Decision: docs/decisions/0121-sources-on-another-cluster.md
+Decision: docs/decisions/0168-a-prefix-ends-where-no-table-does.md
 """
 
 import os
@@ -45,7 +46,9 @@ OPTIONS = (
 
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):([0-9]{1,5})")
 _PORT_MAX = 65_535
-_PREFIX = re.compile(r"[A-Za-z0-9._-]{0,100}")  # a topic's name has 249 characters at most
+# A topic's name has 249 characters at most. No table's name has a dot or a hyphen: so where a prefix ends with one, no
+# topic of another prefix, or of none, is called as one of ours.
+_PREFIX = re.compile(r"([A-Za-z0-9._-]{0,99}[.-])?")
 _PKCS8 = "-----BEGIN PRIVATE KEY-----"
 _MODULES = {
     PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -298,9 +301,10 @@ def _checked(settings: KafkaSettings, given: Given) -> KafkaSettings:
     if not settings.bootstrap:
         raise KafkaSettingsError("no Kafka brokers are named: give --bootstrap, or bootstrap in the file of --kafka")
     check_bootstrap(settings.bootstrap)
-    if _PREFIX.fullmatch(settings.topic_prefix) is None:
+    if not given.section and _PREFIX.fullmatch(settings.topic_prefix) is None:
         raise given.refuse(
-            f'topic_prefix "{settings.topic_prefix}" is not of letters, digits, ".", "_" and "-", at most 100'
+            f'topic_prefix "{settings.topic_prefix}" is not of letters, digits, ".", "_" and "-", at most 100, the '
+            'last of them "." or "-", so that no other installation has a topic of that name: give one such as "shop."'
         )
     has_sasl, has_tls = settings.protocol in (SASL, SASL_TLS), settings.protocol in (TLS, SASL_TLS)
     if has_sasl and settings.mechanism is None:

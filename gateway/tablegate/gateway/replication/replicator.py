@@ -242,6 +242,8 @@ class Replicator:
         self._keep_house()
         if self._refusal:
             self._log_full(self._refusal)
+            for table in self._sound():
+                table.note_full_store(self._refusal)
         else:
             self._log_not_full()
         self._put_status()

@@ -19,7 +19,7 @@ Debt: a table that starts over answers nothing until it is restored, though its 
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from tablegate.gateway.cluster.assignment import Assignment
@@ -255,6 +255,19 @@ class TableReplicator:
         # the log.
         if is_new or self._machine.next(event) is not self.state:
             self._machine.move(event)
+
+    def note_full_store(self, why: str) -> None:
+        """Say that a full store keeps a table from being served, where it says what was wrong before that.
+
+        What is stored of a table without a problem is answered, whatever this process has come to.
+        """
+        if self.state is not TableState.RESOLVING_TOPIC or self.problem == why:
+            return
+        stored = self._stored.state(self.table.name)
+        if stored is not None and stored.problem:
+            self.problem = why
+            with suppress(StoreFull):  # the status has it all the same
+                self._stored.refuse(why)
 
     # What its topics are.
 

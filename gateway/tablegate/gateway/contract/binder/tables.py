@@ -28,7 +28,13 @@ from tablegate.v1 import options_pb2
 DURATION_MAX_US = DURATION_S_MAX * 1_000_000
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")  # a table's name is part of the names of topics
+TABLE_NAME_HINT = "take a lower-case letter, then at most 62 lower-case letters, digits or underscores"
 _KEY_TYPES = "string, bytes, bool, integer, enum or google.protobuf.Timestamp"
+
+
+def is_table_name(name: str) -> bool:
+    """Return whether a table may be called so."""
+    return _NAME.fullmatch(name) is not None
 
 
 def find_rows(messages: Iterable[Descriptor]) -> list[Descriptor]:
@@ -55,16 +61,15 @@ def bind_tables(rows: Iterable[Descriptor], problems: Problems) -> dict[str, Tab
 
 def _bind_table(row: Descriptor, options: options_pb2.TableOptions, problems: Problems) -> Table | None:
     before = len(problems.found)
-    if not _NAME.fullmatch(options.name):
+    if not is_table_name(options.name):
         text = f'"{options.name}" is no name for a table' if options.name else "the table has no name"
-        hint = "take a lower-case letter, then at most 62 lower-case letters, digits or underscores"
-        problems.of_message(row, text, hint, field="name")
+        problems.of_message(row, text, TABLE_NAME_HINT, field="name")
     _check_columns(row, problems)
     key = _bind_key(row, options, problems)
     _check_partitioning(row, options, problems)
     window = _bind_window(row, options, key, problems)
     expiry = _bind_expiry(row, options, window, problems)
-    indexes = bind_indexes(row, options, problems, is_name=_NAME.fullmatch)
+    indexes = bind_indexes(row, options, problems, is_name=is_table_name)
     if len(problems.found) > before:
         return None
     whole = len(options.partition_by) in (0, len(key))
