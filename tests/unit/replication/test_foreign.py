@@ -336,6 +336,23 @@ def test_another_description_is_another_generation_beside_the_first(foreign: For
     assert foreign.numbers() == {*range(20, 30), 40}
 
 
+def test_a_generation_that_two_commands_wrote_is_removed_and_added_again(foreign: Foreign) -> None:
+    """To add it again alone changes nothing: the manifest that is there says what is asked for."""
+    foreign.put(*range(10))
+    foreign.publish(foreign.manifest())
+    foreign.publish(foreign.manifest(2, topic=NESTED))
+    foreign.publish(foreign.manifest(2))
+    foreign.gateway.steps(20)
+    assert "tablegate table remove orders, then add it again" in foreign.state().problem
+    foreign.publish(foreign.manifest(2))
+    foreign.gateway.steps(20)
+    assert not foreign.numbers()
+    foreign.publish(None)
+    foreign.publish(foreign.manifest(3))
+    foreign.gateway.steps(20)
+    assert foreign.numbers() == {*range(10)}
+
+
 def test_a_topic_made_anew_is_refused_until_it_is_added_again(foreign: Foreign) -> None:
     foreign.put(*range(10))
     foreign.publish(foreign.manifest())

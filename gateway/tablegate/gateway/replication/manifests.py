@@ -177,9 +177,13 @@ class ManifestSequence:
         change = _change(known, manifest)
         if change is None:
             return None
+        hint = REBUILD
+        if manifest.HasField("foreign"):
+            # Two commands wrote it at once. To add it again says what is there already.
+            hint = f"remove it with tablegate table remove {manifest.table}, then add it again"
         return shortened(
             f'table "{manifest.table}": manifest of generation {manifest.generation} was replaced by one with another '
-            f"{change}; {_add_again(manifest) if manifest.HasField('foreign') else REBUILD}"
+            f"{change}; {hint}"
         )
 
 
