@@ -115,18 +115,18 @@ class _Asked:
         for name, text in self._who.items():
             request.add_unredirected_header(name, text)  # whom a redirect leads to is nobody's to trust
         until_s = time.monotonic() + self._timeout_s
-        data = b""
+        data = bytearray()
         with urlopen(request, timeout=self._timeout_s, context=self._context) as answer:
             # A read waits for each of its bytes anew, so what comes a byte at a time would have no end.
             while part := answer.read1(_AT_ONCE_BYTES):
                 data += part
-                if len(data) > _ANSWER_BYTES_MAX:
+                if len(data) + (answer.length or 0) > _ANSWER_BYTES_MAX:
                     raise OSError(f"its answer has more than {_ANSWER_BYTES_MAX // 2**20} MiB")
                 if time.monotonic() > until_s:
                     raise OSError(f"not all of its answer has come in {self._timeout_s:g} s")
         if answer.length:
-            raise IncompleteRead(data, answer.length)  # which such a read does not say
-        return data
+            raise IncompleteRead(bytes(data), answer.length)  # which such a read does not say
+        return bytes(data)
 
     def _refusal(self, subject: str, status: int) -> RegistryError:
         if status == HTTPStatus.NOT_FOUND:
