@@ -201,6 +201,7 @@ def test_a_key_at_its_bounds_is_a_row(border: Border, movie_id: int) -> None:
     border.goes_on()
 
 
+GUID = "89791762-2336-4186-9674-299b90a802e2"
 Change = Callable[[Manifest], object]
 
 
@@ -216,6 +217,12 @@ def _second(**changes: object) -> Change:
         (_second(value_schemas={2: '{"type":' * 900 + "1" + "}" * 900}), None),
         (_second(value_schemas={2: "[" * 129 + "]" * 129}), "manifest has a value schema of more than 128 levels"),
         (_second(value_schemas={2: ""}), "manifest has a value schema that is not JSON, or nested too deep"),
+        (_second(foreign={"schema_guids": {"a": 1}}), "manifest has a schema GUID that is none"),
+        (_second(foreign={"schema_guids": {GUID: -1}}), "manifest has a schema GUID that is none"),
+        (
+            _second(foreign={"schema_guids": {f"{number:08}{GUID[8:]}": 1 for number in range(2_001)}}),
+            "manifest has more than 2000 schema GUIDs",
+        ),
         (_second(changelog_topic="a" * 65_536), "manifest names a changelog that can be no topic"),
         (_second(changelog_topic="a\0"), "manifest names a changelog that can be no topic"),
         (_second(changelog_topic_id="a" * 256), "manifest has a topic id of more than 255 bytes"),
@@ -226,7 +233,7 @@ def _second(**changes: object) -> Change:
         (_second(table=""), None),
         (lambda manifest: manifest.ClearField("table"), "manifest is of another table than its key"),
     ],
-    ids=range(14),
+    ids=range(17),
 )
 def test_a_manifest_beyond_its_bounds_is_set_aside(border: Border, change: Change, reason: str | None) -> None:
     manifest = border.job.manifest()

@@ -22,18 +22,20 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from tablegate.examples.demo.kafka import Broker
+from tablegate.gateway.contract.keys import murmur2_partition
 from tablegate.gateway.kafka.published import PublishedManifests
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.manifests import read_manifest
 from tablegate.jobs.running.operations import list_tables
 from tests.kit.gateway_processes.foreign import ForeignTables
-from tests.kit.programs.kafka import new_topic
+from tests.kit.programs.kafka import NewRecord, new_topic, produce
 from tests.kit.programs.registry_with_guids import RegistryWithGuids
 from tests.kit.table.foreign import ORDER_SCHEMA, TOPICS, Topic, avro_order
 
 pytestmark = pytest.mark.jvm
 
 COUNT = 40
+IN_HEADERS = {"schema.id.serializer": header_schema_id_serializer}
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +159,70 @@ def test_ids_in_headers_leave_records_plain(tables: ForeignTables, schema_regist
     assert f"{COUNT} of the newest {COUNT} records are rows" in tables.add("counters", *words)
     tables.wait_for("counters", tables.generation("counters"))
     assert sorted(row.total for row in tables.rows("counters")) == [*range(COUNT)]
+
+
+@pytest.mark.parametrize("kind", ["avro", "json-schema", "protobuf of a message in the second one"])
+def test_ids_in_headers_are_read_beside_those_before_values(
+    tables: ForeignTables, schema_registry: str, kind: str
+) -> None:
+    """A producer was upgraded: its older records have the id before the value, its newer ones a GUID in a header."""
+    name = new_topic(tables.bootstrap, 3, "headers", cleanup_policy="compact")
+    rows = [{"counter_id": number, "total": number * 2} for number in range(COUNT)]
+    records = []
+    with RegistryWithGuids(schema_registry) as registry, SchemaRegistryClient({"url": registry.url}) as client:
+        writers = [_counter_writer(kind, client, conf) for conf in ({}, IN_HEADERS)]
+        for row in rows:
+            headers: list[tuple[str, bytes]] = []
+            context = SerializationContext(name, MessageField.VALUE, headers)
+            key, value = row["counter_id"].to_bytes(8, "big", signed=True), writers[row["counter_id"] % 2](row, context)
+            assert len(headers) == row["counter_id"] % 2
+            records.append(NewRecord(key, value, headers, murmur2_partition(key, 3)))
+        odd = records[0]._replace(headers=[("__value_schema_id", b"\x01short")])
+        produce(tables.bootstrap, name, [*records, odd])
+        codec, _, inner = kind.partition(" ")
+        words = ["--topic", name, "--key", "int64", "--value", codec, "--schema-registry", registry.url]
+        printed = tables.add("counters", *words, *(["--value-index", "1.0"] if inner else []))
+    reason = "value has a header of a schema id that ends early"
+    assert f"{COUNT} of the newest {COUNT + 1} records are rows" in printed
+    assert f"  1 not: {reason}" in printed
+    tables.wait_for("counters", tables.generation("counters"))
+    assert sorted(row.total for row in tables.rows("counters")) == [row["total"] for row in rows]
+    assert tables.poison("counters")[reason] >= 1
+
+
+def test_keys_with_ids_in_headers_are_read(tables: ForeignTables, schema_registry: str) -> None:
+    name = new_topic(tables.bootstrap, 3, "headers", cleanup_policy="compact")
+    rows = [TOPICS[3].columns(number) for number in range(COUNT)]
+    producer = Producer({"bootstrap.servers": tables.bootstrap, "partitioner": "murmur2_random"})
+    with RegistryWithGuids(schema_registry) as registry, SchemaRegistryClient({"url": registry.url}) as client:
+        key = AvroSerializer(client, '"string"', conf=IN_HEADERS)
+        value = AvroSerializer(client, json.dumps(ORDER_SCHEMA), lambda row, _: avro_order(row), IN_HEADERS)
+        for row in rows:
+            headers: list[tuple[str, bytes]] = []
+            written = key(row["order_id"], SerializationContext(name, MessageField.KEY, headers))
+            made = value(row, SerializationContext(name, MessageField.VALUE, headers))
+            producer.produce(name, key=written, value=made, headers=headers)
+        assert producer.flush(20) == 0
+        words = ["--topic", name, "--key", "avro", "--value", "avro", "--schema-registry", registry.url]
+        assert f"{COUNT} of the newest {COUNT} records are rows" in tables.add("orders", *words)
+    tables.wait_for("orders", tables.generation("orders"))
+    expected = [TOPICS[3].row(row) for row in rows]
+    assert sorted(map(str, tables.rows("orders"))) == sorted(map(str, expected))
+    assert tables.get("orders", expected[7]) == expected[7]
+
+
+def _counter_writer(kind: str, client: SchemaRegistryClient, conf: dict[str, Any]) -> Any:
+    """Return Confluent's serializer of a counter, as its producers have it."""
+    fields = [{"name": name, "type": "long"} for name in ("counter_id", "total")]
+    if kind == "avro":
+        return AvroSerializer(client, json.dumps({"type": "record", "name": "Counter", "fields": fields}), conf=conf)
+    if kind == "json-schema":
+        properties = {field["name"]: {"type": "integer"} for field in fields}
+        schema = json.dumps({"title": "Counter", "type": "object", "properties": properties})
+        return JSONSerializer(schema, client, conf=conf)
+    counter = _counter_class("Second.Counter")
+    write = ProtobufSerializer(counter, client, {"use.deprecated.format": False, **conf})
+    return lambda row, context: write(counter(**row), context)
 
 
 def _counter_class(place: str) -> Any:

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from tablegate.examples.demo.kafka import Broker, free_port
+from tablegate.gateway.contract.foreign.framing import VALUE_HEADER, SchemaIds
 from tablegate.gateway.contract.lineage import Lineage, Place, continued, is_of_another_log, place_at
 from tablegate.gateway.contract.types import VERSION_HEADER, Offset, Partition, StoreId, make_version
 from tablegate.gateway.kafka.client import KafkaLog, quiet_logger
@@ -113,7 +114,11 @@ def test_records_come_with_version_and_end(broker: Broker, log: KafkaLog) -> Non
     records = [
         NewRecord(b"a", b"1", headers=[("other", b"x"), (VERSION_HEADER, version)]),
         NewRecord(b"", None),
-        NewRecord(None, b"3", headers=[("other", b"x")]),
+        NewRecord(
+            None,
+            b"3",
+            headers=[("other", b"x"), (VALUE_HEADER, None), (VALUE_HEADER, b"\x01guid"), (VALUE_HEADER, b"late")],
+        ),
     ]
     produce(broker.bootstrap, topic, records)
     source = TopicPartition(topic, Partition(0))
@@ -121,10 +126,10 @@ def test_records_come_with_version_and_end(broker: Broker, log: KafkaLog) -> Non
     log.follow(source, Place(Offset(0)))
     fetched = fetch_until(log, lambda some: bool(some) and some[-1].next_offset == 3)
     found = [record for each in fetched for record in each.records]
-    assert [(record.offset, record.key, record.value, record.version) for record in found] == [
-        (0, b"a", b"1", version),
-        (1, b"", None, None),
-        (2, None, b"3", None),
+    assert [(record.offset, record.key, record.value, record.version, record.schema_ids) for record in found] == [
+        (0, b"a", b"1", version, None),
+        (1, b"", None, None, None),
+        (2, None, b"3", None, SchemaIds(None, b"\x01guid")),
     ]
     assert abs(found[0].time_ms - time.time() * 1000) < 60_000
     log.unfollow(source)

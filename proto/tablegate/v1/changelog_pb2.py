@@ -27,7 +27,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctablegate/v1/changelog.proto\x12\x0ctablegate.v1\x1a\x1atablegate/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf4\x04\n\x08Manifest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x1c\n\x14\x63ontract_fingerprint\x18\x03 \x01(\x0c\x12\x17\n\x0f\x63hangelog_topic\x18\x04 \x01(\t\x12\x1a\n\x12\x63hangelog_topic_id\x18\x05 \x01(\t\x12\x17\n\x0fpartition_count\x18\x06 \x01(\x05\x12.\n\x0bpartitioner\x18\x07 \x01(\x0e\x32\x19.tablegate.v1.Partitioner\x12$\n\x03key\x18\x08 \x03(\x0b\x32\x17.tablegate.v1.KeyColumn\x12\x1a\n\x12partition_by_count\x18\t \x01(\x05\x12?\n\rvalue_schemas\x18\n \x03(\x0b\x32(.tablegate.v1.Manifest.ValueSchemasEntry\x12*\n\x07sources\x18\x0b \x03(\x0b\x32\x19.tablegate.v1.SourceTopic\x12#\n\x04mode\x18\x0c \x01(\x0e\x32\x15.tablegate.v1.JobMode\x12\x30\n\x0cpublish_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1b\n\x13\x64\x65\x63lared_generation\x18\x0e \x01(\r\x12\x0e\n\x06\x61tomic\x18\x0f \x01(\x08\x12\x14\n\x0crun_sequence\x18\x14 \x01(\x03\x12+\n\x07\x66oreign\x18\x15 \x01(\x0b\x32\x1a.tablegate.v1.ForeignTopic\x1a\x33\n\x11ValueSchemasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xe4\x03\n\x0c\x46oreignTopic\x12)\n\tkey_codec\x18\x01 \x01(\x0e\x32\x16.tablegate.v1.KeyCodec\x12-\n\x0bvalue_codec\x18\x02 \x01(\x0e\x32\x18.tablegate.v1.ValueCodec\x12+\n\nkey_window\x18\x03 \x01(\x0e\x32\x17.tablegate.v1.KeyWindow\x12\x31\n\rstored_format\x18\x04 \x01(\x0e\x32\x1a.tablegate.v1.StoredFormat\x12;\n\x12record_partitioner\x18\x05 \x01(\x0e\x32\x1f.tablegate.v1.RecordPartitioner\x12?\n\x0bkey_schemas\x18\x06 \x03(\x0b\x32*.tablegate.v1.ForeignTopic.KeySchemasEntry\x12\x13\n\x0bkey_message\x18\x07 \x01(\t\x12\x13\n\x0bvalue_index\x18\t \x03(\x05\x12\x11\n\tkey_index\x18\n \x03(\x05\x12,\n\tretention\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a\x31\n\x0fKeySchemasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\">\n\tKeyColumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x04type\x18\x02 \x01(\x0e\x32\x15.tablegate.v1.KeyType\"D\n\x0bSourceTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x17\n\x0fpartition_count\x18\x02 \x01(\x05\x12\r\n\x05keyed\x18\x03 \x01(\x08\"\xc5\x01\n\x0eProgressMarker\x12\x12\n\ngeneration\x18\x01 \x01(\r\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\x03\x12,\n\x07sources\x18\x03 \x03(\x0b\x32\x1b.tablegate.v1.SourceOffsets\x12/\n\x0b\x63ommit_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x66inal\x18\x05 \x01(\x08\x12\x0b\n\x03run\x18\x07 \x01(\x04\x12\x12\n\nends_batch\x18\x06 \x01(\x08\"\x96\x01\n\rSourceOffsets\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x42\n\x0cnext_offsets\x18\x02 \x03(\x0b\x32,.tablegate.v1.SourceOffsets.NextOffsetsEntry\x1a\x32\n\x10NextOffsetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01*\xf0\x01\n\x08KeyCodec\x12\x19\n\x15KEY_CODEC_UNSPECIFIED\x10\x00\x12\x12\n\x0eKEY_CODEC_UTF8\x10\x01\x12\x13\n\x0fKEY_CODEC_INT32\x10\x02\x12\x13\n\x0fKEY_CODEC_INT64\x10\x03\x12\x13\n\x0fKEY_CODEC_BYTES\x10\x04\x12\x12\n\x0eKEY_CODEC_JSON\x10\x05\x12\x12\n\x0eKEY_CODEC_AVRO\x10\x06\x12\x18\n\x14KEY_CODEC_AVRO_PLAIN\x10\x07\x12\x16\n\x12KEY_CODEC_PROTOBUF\x10\x08\x12\x1c\n\x18KEY_CODEC_PROTOBUF_PLAIN\x10\t*o\n\tKeyWindow\x12\x1a\n\x16KEY_WINDOW_UNSPECIFIED\x10\x00\x12\x13\n\x0fKEY_WINDOW_TIME\x10\x01\x12\x19\n\x15KEY_WINDOW_TIME_STORE\x10\x02\x12\x16\n\x12KEY_WINDOW_SESSION\x10\x03*\x86\x02\n\nValueCodec\x12\x1b\n\x17VALUE_CODEC_UNSPECIFIED\x10\x00\x12\x14\n\x10VALUE_CODEC_JSON\x10\x01\x12\x1b\n\x17VALUE_CODEC_JSON_SCHEMA\x10\x02\x12\x14\n\x10VALUE_CODEC_AVRO\x10\x03\x12\x1a\n\x16VALUE_CODEC_AVRO_PLAIN\x10\x04\x12\x18\n\x14VALUE_CODEC_PROTOBUF\x10\x05\x12\x1e\n\x1aVALUE_CODEC_PROTOBUF_PLAIN\x10\x06\x12\x1d\n\x19VALUE_CODEC_DEBEZIUM_JSON\x10\x07\x12\x1d\n\x19VALUE_CODEC_DEBEZIUM_AVRO\x10\x08*i\n\x0cStoredFormat\x12\x1d\n\x19STORED_FORMAT_UNSPECIFIED\x10\x00\x12\x1d\n\x19STORED_FORMAT_TIMESTAMPED\x10\x01\x12\x1b\n\x17STORED_FORMAT_VERSIONED\x10\x02*w\n\x11RecordPartitioner\x12\"\n\x1eRECORD_PARTITIONER_UNSPECIFIED\x10\x00\x12\x1e\n\x1aRECORD_PARTITIONER_MURMUR2\x10\x01\x12\x1e\n\x1aRECORD_PARTITIONER_UNKNOWN\x10\x02*\x8b\x01\n\x07KeyType\x12\x18\n\x14KEY_TYPE_UNSPECIFIED\x10\x00\x12\x12\n\x0eKEY_TYPE_INT64\x10\x01\x12\x11\n\rKEY_TYPE_BOOL\x10\x02\x12\x13\n\x0fKEY_TYPE_STRING\x10\x03\x12\x12\n\x0eKEY_TYPE_BYTES\x10\x04\x12\x16\n\x12KEY_TYPE_TIMESTAMP\x10\x05*g\n\x07JobMode\x12\x18\n\x14JOB_MODE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_MODE_REALTIME\x10\x01\x12\x17\n\x13JOB_MODE_MICROBATCH\x10\x02\x12\x12\n\x0eJOB_MODE_BATCH\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctablegate/v1/changelog.proto\x12\x0ctablegate.v1\x1a\x1atablegate/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf4\x04\n\x08Manifest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x1c\n\x14\x63ontract_fingerprint\x18\x03 \x01(\x0c\x12\x17\n\x0f\x63hangelog_topic\x18\x04 \x01(\t\x12\x1a\n\x12\x63hangelog_topic_id\x18\x05 \x01(\t\x12\x17\n\x0fpartition_count\x18\x06 \x01(\x05\x12.\n\x0bpartitioner\x18\x07 \x01(\x0e\x32\x19.tablegate.v1.Partitioner\x12$\n\x03key\x18\x08 \x03(\x0b\x32\x17.tablegate.v1.KeyColumn\x12\x1a\n\x12partition_by_count\x18\t \x01(\x05\x12?\n\rvalue_schemas\x18\n \x03(\x0b\x32(.tablegate.v1.Manifest.ValueSchemasEntry\x12*\n\x07sources\x18\x0b \x03(\x0b\x32\x19.tablegate.v1.SourceTopic\x12#\n\x04mode\x18\x0c \x01(\x0e\x32\x15.tablegate.v1.JobMode\x12\x30\n\x0cpublish_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1b\n\x13\x64\x65\x63lared_generation\x18\x0e \x01(\r\x12\x0e\n\x06\x61tomic\x18\x0f \x01(\x08\x12\x14\n\x0crun_sequence\x18\x14 \x01(\x03\x12+\n\x07\x66oreign\x18\x15 \x01(\x0b\x32\x1a.tablegate.v1.ForeignTopic\x1a\x33\n\x11ValueSchemasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xdb\x04\n\x0c\x46oreignTopic\x12)\n\tkey_codec\x18\x01 \x01(\x0e\x32\x16.tablegate.v1.KeyCodec\x12-\n\x0bvalue_codec\x18\x02 \x01(\x0e\x32\x18.tablegate.v1.ValueCodec\x12+\n\nkey_window\x18\x03 \x01(\x0e\x32\x17.tablegate.v1.KeyWindow\x12\x31\n\rstored_format\x18\x04 \x01(\x0e\x32\x1a.tablegate.v1.StoredFormat\x12;\n\x12record_partitioner\x18\x05 \x01(\x0e\x32\x1f.tablegate.v1.RecordPartitioner\x12?\n\x0bkey_schemas\x18\x06 \x03(\x0b\x32*.tablegate.v1.ForeignTopic.KeySchemasEntry\x12\x13\n\x0bkey_message\x18\x07 \x01(\t\x12\x13\n\x0bvalue_index\x18\t \x03(\x05\x12\x11\n\tkey_index\x18\n \x03(\x05\x12,\n\tretention\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x41\n\x0cschema_guids\x18\x0b \x03(\x0b\x32+.tablegate.v1.ForeignTopic.SchemaGuidsEntry\x1a\x31\n\x0fKeySchemasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10SchemaGuidsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\">\n\tKeyColumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x04type\x18\x02 \x01(\x0e\x32\x15.tablegate.v1.KeyType\"D\n\x0bSourceTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x17\n\x0fpartition_count\x18\x02 \x01(\x05\x12\r\n\x05keyed\x18\x03 \x01(\x08\"\xc5\x01\n\x0eProgressMarker\x12\x12\n\ngeneration\x18\x01 \x01(\r\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\x03\x12,\n\x07sources\x18\x03 \x03(\x0b\x32\x1b.tablegate.v1.SourceOffsets\x12/\n\x0b\x63ommit_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x66inal\x18\x05 \x01(\x08\x12\x0b\n\x03run\x18\x07 \x01(\x04\x12\x12\n\nends_batch\x18\x06 \x01(\x08\"\x96\x01\n\rSourceOffsets\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x42\n\x0cnext_offsets\x18\x02 \x03(\x0b\x32,.tablegate.v1.SourceOffsets.NextOffsetsEntry\x1a\x32\n\x10NextOffsetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01*\xf0\x01\n\x08KeyCodec\x12\x19\n\x15KEY_CODEC_UNSPECIFIED\x10\x00\x12\x12\n\x0eKEY_CODEC_UTF8\x10\x01\x12\x13\n\x0fKEY_CODEC_INT32\x10\x02\x12\x13\n\x0fKEY_CODEC_INT64\x10\x03\x12\x13\n\x0fKEY_CODEC_BYTES\x10\x04\x12\x12\n\x0eKEY_CODEC_JSON\x10\x05\x12\x12\n\x0eKEY_CODEC_AVRO\x10\x06\x12\x18\n\x14KEY_CODEC_AVRO_PLAIN\x10\x07\x12\x16\n\x12KEY_CODEC_PROTOBUF\x10\x08\x12\x1c\n\x18KEY_CODEC_PROTOBUF_PLAIN\x10\t*o\n\tKeyWindow\x12\x1a\n\x16KEY_WINDOW_UNSPECIFIED\x10\x00\x12\x13\n\x0fKEY_WINDOW_TIME\x10\x01\x12\x19\n\x15KEY_WINDOW_TIME_STORE\x10\x02\x12\x16\n\x12KEY_WINDOW_SESSION\x10\x03*\x86\x02\n\nValueCodec\x12\x1b\n\x17VALUE_CODEC_UNSPECIFIED\x10\x00\x12\x14\n\x10VALUE_CODEC_JSON\x10\x01\x12\x1b\n\x17VALUE_CODEC_JSON_SCHEMA\x10\x02\x12\x14\n\x10VALUE_CODEC_AVRO\x10\x03\x12\x1a\n\x16VALUE_CODEC_AVRO_PLAIN\x10\x04\x12\x18\n\x14VALUE_CODEC_PROTOBUF\x10\x05\x12\x1e\n\x1aVALUE_CODEC_PROTOBUF_PLAIN\x10\x06\x12\x1d\n\x19VALUE_CODEC_DEBEZIUM_JSON\x10\x07\x12\x1d\n\x19VALUE_CODEC_DEBEZIUM_AVRO\x10\x08*i\n\x0cStoredFormat\x12\x1d\n\x19STORED_FORMAT_UNSPECIFIED\x10\x00\x12\x1d\n\x19STORED_FORMAT_TIMESTAMPED\x10\x01\x12\x1b\n\x17STORED_FORMAT_VERSIONED\x10\x02*w\n\x11RecordPartitioner\x12\"\n\x1eRECORD_PARTITIONER_UNSPECIFIED\x10\x00\x12\x1e\n\x1aRECORD_PARTITIONER_MURMUR2\x10\x01\x12\x1e\n\x1aRECORD_PARTITIONER_UNKNOWN\x10\x02*\x8b\x01\n\x07KeyType\x12\x18\n\x14KEY_TYPE_UNSPECIFIED\x10\x00\x12\x12\n\x0eKEY_TYPE_INT64\x10\x01\x12\x11\n\rKEY_TYPE_BOOL\x10\x02\x12\x13\n\x0fKEY_TYPE_STRING\x10\x03\x12\x12\n\x0eKEY_TYPE_BYTES\x10\x04\x12\x16\n\x12KEY_TYPE_TIMESTAMP\x10\x05*g\n\x07JobMode\x12\x18\n\x14JOB_MODE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_MODE_REALTIME\x10\x01\x12\x17\n\x13JOB_MODE_MICROBATCH\x10\x02\x12\x12\n\x0eJOB_MODE_BATCH\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,38 +38,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MANIFEST_VALUESCHEMASENTRY']._serialized_options = b'8\001'
   _globals['_FOREIGNTOPIC_KEYSCHEMASENTRY']._loaded_options = None
   _globals['_FOREIGNTOPIC_KEYSCHEMASENTRY']._serialized_options = b'8\001'
+  _globals['_FOREIGNTOPIC_SCHEMAGUIDSENTRY']._loaded_options = None
+  _globals['_FOREIGNTOPIC_SCHEMAGUIDSENTRY']._serialized_options = b'8\001'
   _globals['_SOURCEOFFSETS_NEXTOFFSETSENTRY']._loaded_options = None
   _globals['_SOURCEOFFSETS_NEXTOFFSETSENTRY']._serialized_options = b'8\001'
-  _globals['_KEYCODEC']._serialized_start=1745
-  _globals['_KEYCODEC']._serialized_end=1985
-  _globals['_KEYWINDOW']._serialized_start=1987
-  _globals['_KEYWINDOW']._serialized_end=2098
-  _globals['_VALUECODEC']._serialized_start=2101
-  _globals['_VALUECODEC']._serialized_end=2363
-  _globals['_STOREDFORMAT']._serialized_start=2365
-  _globals['_STOREDFORMAT']._serialized_end=2470
-  _globals['_RECORDPARTITIONER']._serialized_start=2472
-  _globals['_RECORDPARTITIONER']._serialized_end=2591
-  _globals['_KEYTYPE']._serialized_start=2594
-  _globals['_KEYTYPE']._serialized_end=2733
-  _globals['_JOBMODE']._serialized_start=2735
-  _globals['_JOBMODE']._serialized_end=2838
+  _globals['_KEYCODEC']._serialized_start=1864
+  _globals['_KEYCODEC']._serialized_end=2104
+  _globals['_KEYWINDOW']._serialized_start=2106
+  _globals['_KEYWINDOW']._serialized_end=2217
+  _globals['_VALUECODEC']._serialized_start=2220
+  _globals['_VALUECODEC']._serialized_end=2482
+  _globals['_STOREDFORMAT']._serialized_start=2484
+  _globals['_STOREDFORMAT']._serialized_end=2589
+  _globals['_RECORDPARTITIONER']._serialized_start=2591
+  _globals['_RECORDPARTITIONER']._serialized_end=2710
+  _globals['_KEYTYPE']._serialized_start=2713
+  _globals['_KEYTYPE']._serialized_end=2852
+  _globals['_JOBMODE']._serialized_start=2854
+  _globals['_JOBMODE']._serialized_end=2957
   _globals['_MANIFEST']._serialized_start=140
   _globals['_MANIFEST']._serialized_end=768
   _globals['_MANIFEST_VALUESCHEMASENTRY']._serialized_start=717
   _globals['_MANIFEST_VALUESCHEMASENTRY']._serialized_end=768
   _globals['_FOREIGNTOPIC']._serialized_start=771
-  _globals['_FOREIGNTOPIC']._serialized_end=1255
-  _globals['_FOREIGNTOPIC_KEYSCHEMASENTRY']._serialized_start=1206
-  _globals['_FOREIGNTOPIC_KEYSCHEMASENTRY']._serialized_end=1255
-  _globals['_KEYCOLUMN']._serialized_start=1257
-  _globals['_KEYCOLUMN']._serialized_end=1319
-  _globals['_SOURCETOPIC']._serialized_start=1321
-  _globals['_SOURCETOPIC']._serialized_end=1389
-  _globals['_PROGRESSMARKER']._serialized_start=1392
-  _globals['_PROGRESSMARKER']._serialized_end=1589
-  _globals['_SOURCEOFFSETS']._serialized_start=1592
-  _globals['_SOURCEOFFSETS']._serialized_end=1742
-  _globals['_SOURCEOFFSETS_NEXTOFFSETSENTRY']._serialized_start=1692
-  _globals['_SOURCEOFFSETS_NEXTOFFSETSENTRY']._serialized_end=1742
+  _globals['_FOREIGNTOPIC']._serialized_end=1374
+  _globals['_FOREIGNTOPIC_KEYSCHEMASENTRY']._serialized_start=1273
+  _globals['_FOREIGNTOPIC_KEYSCHEMASENTRY']._serialized_end=1322
+  _globals['_FOREIGNTOPIC_SCHEMAGUIDSENTRY']._serialized_start=1324
+  _globals['_FOREIGNTOPIC_SCHEMAGUIDSENTRY']._serialized_end=1374
+  _globals['_KEYCOLUMN']._serialized_start=1376
+  _globals['_KEYCOLUMN']._serialized_end=1438
+  _globals['_SOURCETOPIC']._serialized_start=1440
+  _globals['_SOURCETOPIC']._serialized_end=1508
+  _globals['_PROGRESSMARKER']._serialized_start=1511
+  _globals['_PROGRESSMARKER']._serialized_end=1708
+  _globals['_SOURCEOFFSETS']._serialized_start=1711
+  _globals['_SOURCEOFFSETS']._serialized_end=1861
+  _globals['_SOURCEOFFSETS_NEXTOFFSETSENTRY']._serialized_start=1811
+  _globals['_SOURCEOFFSETS_NEXTOFFSETSENTRY']._serialized_end=1861
 # @@protoc_insertion_point(module_scope)

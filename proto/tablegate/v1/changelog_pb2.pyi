@@ -157,7 +157,7 @@ class Manifest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., generation: _Optional[int] = ..., contract_fingerprint: _Optional[bytes] = ..., changelog_topic: _Optional[str] = ..., changelog_topic_id: _Optional[str] = ..., partition_count: _Optional[int] = ..., partitioner: _Optional[_Union[_options_pb2.Partitioner, str]] = ..., key: _Optional[_Iterable[_Union[KeyColumn, _Mapping]]] = ..., partition_by_count: _Optional[int] = ..., value_schemas: _Optional[_Mapping[int, str]] = ..., sources: _Optional[_Iterable[_Union[SourceTopic, _Mapping]]] = ..., mode: _Optional[_Union[JobMode, str]] = ..., publish_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., declared_generation: _Optional[int] = ..., atomic: _Optional[bool] = ..., run_sequence: _Optional[int] = ..., foreign: _Optional[_Union[ForeignTopic, _Mapping]] = ...) -> None: ...
 
 class ForeignTopic(_message.Message):
-    __slots__ = ("key_codec", "value_codec", "key_window", "stored_format", "record_partitioner", "key_schemas", "key_message", "value_index", "key_index", "retention")
+    __slots__ = ("key_codec", "value_codec", "key_window", "stored_format", "record_partitioner", "key_schemas", "key_message", "value_index", "key_index", "retention", "schema_guids")
     class KeySchemasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +165,13 @@ class ForeignTopic(_message.Message):
         key: int
         value: str
         def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
+    class SchemaGuidsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     KEY_CODEC_FIELD_NUMBER: _ClassVar[int]
     VALUE_CODEC_FIELD_NUMBER: _ClassVar[int]
     KEY_WINDOW_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +182,7 @@ class ForeignTopic(_message.Message):
     VALUE_INDEX_FIELD_NUMBER: _ClassVar[int]
     KEY_INDEX_FIELD_NUMBER: _ClassVar[int]
     RETENTION_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_GUIDS_FIELD_NUMBER: _ClassVar[int]
     key_codec: KeyCodec
     value_codec: ValueCodec
     key_window: KeyWindow
@@ -185,7 +193,8 @@ class ForeignTopic(_message.Message):
     value_index: _containers.RepeatedScalarFieldContainer[int]
     key_index: _containers.RepeatedScalarFieldContainer[int]
     retention: _duration_pb2.Duration
-    def __init__(self, key_codec: _Optional[_Union[KeyCodec, str]] = ..., value_codec: _Optional[_Union[ValueCodec, str]] = ..., key_window: _Optional[_Union[KeyWindow, str]] = ..., stored_format: _Optional[_Union[StoredFormat, str]] = ..., record_partitioner: _Optional[_Union[RecordPartitioner, str]] = ..., key_schemas: _Optional[_Mapping[int, str]] = ..., key_message: _Optional[str] = ..., value_index: _Optional[_Iterable[int]] = ..., key_index: _Optional[_Iterable[int]] = ..., retention: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    schema_guids: _containers.ScalarMap[str, int]
+    def __init__(self, key_codec: _Optional[_Union[KeyCodec, str]] = ..., value_codec: _Optional[_Union[ValueCodec, str]] = ..., key_window: _Optional[_Union[KeyWindow, str]] = ..., stored_format: _Optional[_Union[StoredFormat, str]] = ..., record_partitioner: _Optional[_Union[RecordPartitioner, str]] = ..., key_schemas: _Optional[_Mapping[int, str]] = ..., key_message: _Optional[str] = ..., value_index: _Optional[_Iterable[int]] = ..., key_index: _Optional[_Iterable[int]] = ..., retention: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., schema_guids: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class KeyColumn(_message.Message):
     __slots__ = ("name", "type")

@@ -8,6 +8,7 @@ from itertools import count
 
 from typing_extensions import override
 
+from tablegate.gateway.contract.foreign.framing import SchemaIds
 from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, EpochRun, Place, continued, lineage_of, place_at
 from tablegate.gateway.contract.types import VERSION_BYTES, Offset, Partition
 from tablegate.gateway.kafka.log import Fetched, Log, LogUnavailable, Record, RecordId, TopicFacts, TopicPartition
@@ -57,12 +58,18 @@ class MemoryBroker:
         del self._topics[topic]
 
     def append(
-        self, source: TopicPartition, key: bytes | None, value: bytes | None, *, version: bytes | None = None
+        self,
+        source: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        version: bytes | None = None,
+        schema_ids: SchemaIds | None = None,
     ) -> Offset:
         """Write a record; return its offset."""
         topic = self._topics[source.topic]
         offset = topic.ends[source.partition]
-        topic.records[source.partition].append(Record(offset, key, value, version, self.now_ms()))
+        topic.records[source.partition].append(Record(offset, key, value, version, self.now_ms(), schema_ids))
         topic.ends[source.partition] = Offset(offset + 1)
         return offset
 

@@ -93,7 +93,26 @@ def test_schemas_are_those_of_the_topics_subject_or_of_another(registry: Registr
     assert [*schemas(ORDERS, registry).values] == [FIRST_ID, FIRST_ID + 1], "those of all versions"
     named = schemas(replace(ORDERS, value_subject="shop.Order"), registry)
     assert {one: json.loads(text) for one, text in named.values.items()} == {FIRST_ID + 2: ORDER_SCHEMA}
-    assert schemas(replace(ORDERS, value="json"), registry) == TopicSchemas({}, {})
+    assert schemas(replace(ORDERS, value="json"), registry) == TopicSchemas({}, {}, {})
+
+
+def test_guids_are_those_of_a_registry_that_has_them() -> None:
+    """Keys and values are of one registry, so an id is one schema's in both."""
+    guids = [f"{number}9791762-2336-4186-9674-299b90a802e2" for number in range(3)]
+    order, key = ({"schema": json.dumps(schema)} for schema in (ORDER_SCHEMA, "string"))
+    subjects = {
+        "orders-value": [order, {**order, "guid": guids[0].upper()}, {**order, "guid": guids[1]}],
+        "orders-key": [{**key, "guid": guids[2]}],
+    }
+    with ListedRegistry(subjects) as running:
+        found = schemas(replace(ORDERS, key="avro"), RegistrySettings(url=running.url))
+    ids = dict(zip(guids, range(FIRST_ID + 1, FIRST_ID + 4), strict=True))
+    assert found.guids == ids
+    with (
+        ListedRegistry({"orders-value": [{**order, "guid": "none"}]}) as running,
+        pytest.raises(RegistryError, match="its answer is not one of Confluent's API"),
+    ):
+        schemas(ORDERS, RegistrySettings(url=running.url))
 
 
 @pytest.mark.parametrize(
@@ -199,4 +218,4 @@ def test_without_a_registry_only_avro_asks_for_one() -> None:
         schemas(ORDERS, None)
     with pytest.raises(DefinitionError, match="--value-subject needs a schema registry; give --schema-registry"):
         schemas(replace(ORDERS, value_subject="shop.Order"), None)
-    assert schemas(replace(LINES, value="protobuf"), None) == TopicSchemas({}, {})
+    assert schemas(replace(LINES, value="protobuf"), None) == TopicSchemas({}, {}, {})

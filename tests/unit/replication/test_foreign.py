@@ -2,10 +2,12 @@
 
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.contract.foreign.framing import SchemaIds
 from tablegate.gateway.contract.keys import murmur2_partition
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.kafka.log import TopicPartition
@@ -17,7 +19,7 @@ from tablegate.v1.changelog_pb2 import Manifest
 from tests.kit.replication.memory_log import MemoryBroker
 from tests.kit.replication.replicator import START_MS, FakeClock, Gateway
 from tests.kit.table.contracts import bind_sources, edited
-from tests.kit.table.foreign import BAD_VALUE, TOPICS, Topic, foreign_catalogue
+from tests.kit.table.foreign import BAD_VALUE, FRAME, SCHEMA_ID, TOPICS, Topic, foreign_catalogue
 
 THEIRS = "theirs"
 PARTITIONS = 2
@@ -120,6 +122,25 @@ def test_a_bad_record_leaves_the_row_before_it_and_is_counted(foreign: Foreign) 
         "it when the topic had fewer (have them write it again)"
     )
     assert poison == {"value is not JSON": 1, other: 1, "key is null": 1}
+
+
+def test_ids_in_headers_are_read_beside_those_before_values(foreign: Foreign, caplog: pytest.LogCaptureFixture) -> None:
+    manifest = foreign.manifest(topic=NESTED)
+    guid = UUID(int=7)
+    manifest.foreign.schema_guids[str(guid)] = SCHEMA_ID
+    foreign.put(*range(5), topic=NESTED)
+    for number in range(5, 15):
+        columns = NESTED.columns(number)
+        key, value = NESTED.key(columns), (NESTED.value(columns) or b"")[len(FRAME) :]
+        header = b"\x01" + (guid if number % 2 else UUID(int=8)).bytes
+        at = TopicPartition(THEIRS, murmur2_partition(key, PARTITIONS))
+        foreign.broker.append(at, key, value, schema_ids=SchemaIds(None, header))
+    foreign.publish(manifest)
+    foreign.gateway.seconds(1)
+    assert foreign.numbers() == {*range(5), 5, 7, 9, 11, 13}
+    [poison] = foreign.gateway.table_status().poison
+    assert (poison.reason, poison.count) == ("value has a schema GUID in a header that is not in the manifest", 5)
+    assert sum("schema GUID in a header" in record.getMessage() for record in caplog.records) == 1
 
 
 @pytest.mark.parametrize("topic", [pytest.param(one, id=one.name) for one in TOPICS])

@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tablegate.gateway.contract.binder.binder import bind
@@ -129,7 +130,9 @@ def bound_table(definition: Definition) -> Table:
     return tables[definition.table]
 
 
-def foreign_topic(definition: Definition, key_schemas: Mapping[int, str]) -> ForeignTopic:
+def foreign_topic(
+    definition: Definition, key_schemas: Mapping[int, str], schema_guids: Mapping[str, int] = MappingProxyType({})
+) -> ForeignTopic:
     """Return what a manifest says of a topic; raise `DefinitionError`."""
     numbers: dict[str, Any] = {name: words[getattr(definition, name)] for name, words in CHOICES.items()}
     topic = ForeignTopic(
@@ -139,6 +142,7 @@ def foreign_topic(definition: Definition, key_schemas: Mapping[int, str]) -> For
         stored_format=numbers["stored"],
         record_partitioner=numbers["partitioner"],
         key_schemas=key_schemas,
+        schema_guids=schema_guids,
         key_message=definition.key_message,
         key_index=_index(definition.key_index, "key", definition.key),
         value_index=_index(definition.value_index, "value", definition.value),
@@ -171,6 +175,7 @@ def manifest_of(
     *,
     key_schemas: Mapping[int, str],
     value_schemas: Mapping[int, str],
+    schema_guids: Mapping[str, int] = MappingProxyType({}),
     generation: int,
 ) -> Manifest:
     """Return the manifest of a table of a topic; raise `DefinitionError`."""
@@ -182,7 +187,7 @@ def manifest_of(
         value_schemas=value_schemas,
         sources=[SourceTopic(topic=definition.topic, partition_count=facts.partition_count, keyed=True)],
         declared_generation=generation,
-        foreign=foreign_topic(definition, key_schemas),
+        foreign=foreign_topic(definition, key_schemas, schema_guids),
     )
     manifest.publish_time.GetCurrentTime()
     return manifest

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
+from uuid import UUID
 
 from tablegate.gateway.contract.avro_references import written_out
 from tablegate.gateway.contract.registry_settings import RegistrySettings, tls_context
@@ -33,13 +34,17 @@ class RegistryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema of a subject. `imports`: texts that it refers to, by the name that it calls them; of Avro it has all."""
+    """A schema of a subject. `imports`: texts that it refers to, by the name that it calls them; of Avro it has all.
+
+    `guid`: another name of it, of a registry that gives such names.
+    """
 
     subject: str
     schema_id: int
     language: str
     text: str
     imports: Mapping[str, str] = field(default_factory=dict)
+    guid: str | None = None
 
     def __str__(self) -> str:
         return f'schema {self.schema_id} of subject "{self.subject}"'
@@ -52,14 +57,10 @@ class RegisteredSchema:
         return self
 
 
-def avro_schemas(registry: RegistrySettings, subject: str) -> dict[int, str]:
-    """Return the schemas of all versions of a subject, by id, the newest last.
-
-    Raise `RegistryError` and `KafkaSettingsError`.
-    """
+def avro_schemas(registry: RegistrySettings, subject: str) -> list[RegisteredSchema]:
+    """Return the schemas of all versions of a subject, the newest last; raise `RegistryError`, `KafkaSettingsError`."""
     asked = _Asked(registry)
-    versions = [asked.version(subject, version) for version in asked.versions(subject)]
-    return {one.schema_id: one.checked(AVRO).text for one in versions}
+    return [asked.version(subject, version).checked(AVRO) for version in asked.versions(subject)]
 
 
 def newest_schema(registry: RegistrySettings, subject: str, *, timeout_s: float = _TIMEOUT_S) -> RegisteredSchema:
@@ -155,7 +156,8 @@ class _Asked:
             schema_id = found["id"]
             if type(schema_id) is not int or schema_id not in _IDS:
                 raise ValueError
-            return RegisteredSchema(subject, schema_id, language, text, referred)
+            guid = None if found.get("guid") is None else str(UUID(found["guid"]))
+            return RegisteredSchema(subject, schema_id, language, text, referred, guid)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
             raise self._strange(subject) from None
 

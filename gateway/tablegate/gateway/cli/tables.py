@@ -233,7 +233,13 @@ def _manifest(
     past = known.get(past_name(table.name))
     generation = old.generation if old is not None else past.generation + 1 if past is not None else 1
     manifest = manifest_of(
-        definition, table, facts, key_schemas=schemas.keys, value_schemas=schemas.values, generation=generation
+        definition,
+        table,
+        facts,
+        key_schemas=schemas.keys,
+        value_schemas=schemas.values,
+        schema_guids=schemas.guids,
+        generation=generation,
     )
     if old is not None and not follows_on(old, manifest):
         manifest.generation = manifest.declared_generation = old.generation + 1

@@ -86,7 +86,7 @@ def sample_of(records: Iterable[tuple[Partition, Record]], manifest: Manifest, t
     reasons, good, deletes = Counter[str](), 0, 0
     for partition, record in records:
         try:
-            _, row = rows.read(record.key, record.value, partition)
+            _, row = rows.read(record.key, record.value, partition, record.schema_ids)
             good += 1
             deletes += row is None
         except UndecodableRecord as error:

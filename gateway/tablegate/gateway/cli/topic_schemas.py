@@ -45,16 +45,17 @@ REGISTERED = (*_AVRO, "protobuf", "json-schema")
 
 @dataclass(frozen=True, slots=True)
 class TopicSchemas:
-    """Avro schemas by id, as a manifest has them; 0 is that of records without ids."""
+    """Avro schemas by id, as a manifest has them; 0 is that of records without ids. `guids`: ids by GUID."""
 
     keys: dict[int, str]
     values: dict[int, str]
+    guids: dict[str, int]
 
 
 def topic_schemas(definition: Definition, table: Table, registry: RegistrySettings | None) -> TopicSchemas:
     """Return the schemas of a topic that fit a table; raise `DefinitionError`, `RegistryError`, `UnfitTopic`."""
     key, value = (_Part(definition, name, table, registry) for name in ("key", "value"))
-    return TopicSchemas(key.schemas(), value.schemas())
+    return TopicSchemas(key.schemas(), value.schemas(), {**key.guids, **value.guids})
 
 
 class _Part:
@@ -73,6 +74,7 @@ class _Part:
             raise DefinitionError(f"--{name}-subject needs {needed}, or leave it out")
         self._subject = subject or f"{definition.topic}-{name}"
         self._registry = registry
+        self.guids: dict[str, int] = {}
 
     def schemas(self) -> dict[int, str]:
         """Return the Avro schemas; raise what `topic_schemas` does."""
@@ -89,7 +91,9 @@ class _Part:
                 "http://host:port"
             )
         if self._codec in _AVRO:
-            found = avro_schemas(self._registry, self._subject)
+            registered = avro_schemas(self._registry, self._subject)
+            self.guids = {one.guid: one.schema_id for one in registered if one.guid is not None}
+            found = {one.schema_id: one.text for one in registered}
             self._check_avro(found, f'schema {next(reversed(found))} of subject "{self._subject}"')
             return found
         language = PROTOBUF if self._codec == "protobuf" else JSON_SCHEMA

@@ -38,6 +38,7 @@ RUN_MAX = 2**63 - 1  # an offset of Kafka's is no larger
 TEXT_BYTES_MAX = 255  # of names, ids and addresses that others choose
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")  # Kafka's own rule
+_GUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ENDPOINT = re.compile(r"[^\s\x00-\x1f/]+:[0-9]{1,5}")
 _NANOS_MAX = 999_999_999
 
@@ -104,6 +105,11 @@ def read_manifest(table: str, value: bytes) -> Manifest:
             raise Poison("manifest names a source that can be no topic")
     if manifest.HasField("publish_time"):
         _check_time("manifest", manifest.publish_time)
+    if len(manifest.foreign.schema_guids) > 2 * SCHEMAS_MAX:
+        raise Poison(f"manifest has more than {2 * SCHEMAS_MAX} schema GUIDs")
+    for guid, schema_id in manifest.foreign.schema_guids.items():
+        if schema_id < 0 or not _GUID.fullmatch(guid):
+            raise Poison("manifest has a schema GUID that is none")
     for what, schemas in (("value", manifest.value_schemas), ("key", manifest.foreign.key_schemas)):
         if len(schemas) > SCHEMAS_MAX:
             raise Poison(f"manifest has more than {SCHEMAS_MAX} {what} schemas")

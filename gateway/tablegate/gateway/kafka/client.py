@@ -48,6 +48,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from typing_extensions import override
 
+from tablegate.gateway.contract.foreign.framing import KEY_HEADER, VALUE_HEADER, SchemaIds
 from tablegate.gateway.contract.kafka_refusals import Right, refused_connection, refused_right
 from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, EpochRun, Lineage, Place, continued, lineage_of, place_at
 from tablegate.gateway.contract.types import RUN_HEADER, VERSION_HEADER, Offset, Partition
@@ -301,11 +302,14 @@ class KafkaLog(Log):
             lasts[at] = message
             headers: Any = message.headers()
             time_ms = message.timestamp()[1]
-            if headers and len(headers) == 1 and headers[0][0] == VERSION_HEADER:
-                version = headers[0][1]  # as most have it: a call for each record is spared
+            ids = None
+            if not headers:
+                version = None  # as in topics of others: a call for each record is spared
+            elif len(headers) == 1 and headers[0][0] == VERSION_HEADER:
+                version = headers[0][1]  # as in ours
             else:
-                version = _version(headers)
-            records.append(_record(Record, (message.offset(), message.key(), message.value(), version, time_ms)))
+                version, ids = _own_headers(headers)
+            records.append(_record(Record, (message.offset(), message.key(), message.value(), version, time_ms, ids)))
         runs = {at: _runs(at, firsts[at], lasts[at], messages) for at in found}
         return self._delivered(found, runs, ends, lost)
 
@@ -490,16 +494,26 @@ def _number(text: str, default: int) -> int:
         return default
 
 
-def _version(headers: Any) -> bytes | None:
-    """Return the version of a record, with its run behind it, if it has one."""
+def _own_headers(headers: Any) -> tuple[bytes | None, SchemaIds | None]:
+    """Return the version of a record, with its run behind it, if it has one; and what it says of its schemas.
+
+    Of several headers for a schema the first counts, as for Confluent's clients.
+    """
     version: bytes | None = None
     run: bytes | None = None
-    for name, value in headers or ():
+    key_schema: bytes | None = None
+    value_schema: bytes | None = None
+    for name, value in headers:
         if name == VERSION_HEADER:
             version = value
         elif name == RUN_HEADER:
             run = value
-    return version if version is None or run is None else version + run
+        elif name == KEY_HEADER and key_schema is None:
+            key_schema = value
+        elif name == VALUE_HEADER and value_schema is None:
+            value_schema = value
+    ids = None if key_schema is None and value_schema is None else SchemaIds(key_schema, value_schema)
+    return version if version is None or run is None else version + run, ids
 
 
 def _known_epoch(leader_epoch: int | None) -> int:

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from typing_extensions import override
 
+from tablegate.gateway.contract.foreign.framing import SchemaIds
 from tablegate.gateway.contract.lineage import EpochRun, Place
 from tablegate.gateway.contract.types import Offset, Partition
 
@@ -42,7 +43,7 @@ class RecordId(NamedTuple):
 class Record(NamedTuple):
     """A record. `version`: its version header, then its run, if it has one, whatever bytes those are.
 
-    `time_ms`: when the brokers appended it.
+    `time_ms`: when the brokers appended it. `schema_ids`: of a record that has such headers.
     """
 
     offset: Offset
@@ -50,6 +51,7 @@ class Record(NamedTuple):
     value: bytes | None
     version: bytes | None
     time_ms: int
+    schema_ids: SchemaIds | None = None
 
 
 class Fetched(NamedTuple):

@@ -161,7 +161,7 @@ class RecordReader:
         run = position.source_offsets.get(RUN_AT, 0).to_bytes(RUN_BYTES, "big")
         left = iter(records)
         for record in () if batch.is_final else left:
-            offset, key, value, version, time_ms = record
+            offset, key, value, version, time_ms, _ = record
             try:
                 if version is not None and len(version) == VERSION_BYTES + RUN_BYTES:
                     version, its_run = version[:VERSION_BYTES], version[VERSION_BYTES:]

@@ -9,13 +9,14 @@ Decision: docs/decisions/0093-topics-of-others.md
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tablegate.gateway.contract.catalogue import Partitioner, Table
 from tablegate.gateway.contract.columns import oneof_of
+from tablegate.gateway.contract.foreign.framing import HeaderFrames, ProtobufFrame, SchemaIds
 from tablegate.gateway.contract.foreign.keys import UnfitTopic, has_one_writing, key_message, key_reader
-from tablegate.gateway.contract.foreign.values import value_reader
+from tablegate.gateway.contract.foreign.values import stored_bytes, value_reader
 from tablegate.gateway.contract.keys import (
     ENCODERS,
     KEY_BYTES_MAX,
@@ -29,7 +30,7 @@ from tablegate.gateway.contract.rows import UndecodableRecord
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.value_schemas import columns_of
 from tablegate.v1 import changelog_pb2
-from tablegate.v1.changelog_pb2 import Manifest
+from tablegate.v1.changelog_pb2 import ForeignTopic, Manifest
 
 __all__ = [
     "ForeignRows",
@@ -47,7 +48,20 @@ _OTHER_PARTITION = (
 )
 _OTHER_WRITING = "key is written in another way than its columns say, and would not be found; say --partitioner unknown"
 
-_READER = 3  # counted up where the same records come to other rows than before, so that stores are restored
+_READER = 4  # counted up where the same records come to other rows than before, so that stores are restored
+
+_BY_ID, _BY_NO_ID, _PROTOBUF = "by id", "by no id", "protobuf"
+_KEY_FRAMES: Mapping[int, str] = {
+    changelog_pb2.KEY_CODEC_AVRO: _BY_ID,
+    changelog_pb2.KEY_CODEC_PROTOBUF: _PROTOBUF,
+}
+_VALUE_FRAMES: Mapping[int, str] = {
+    changelog_pb2.VALUE_CODEC_AVRO: _BY_ID,
+    changelog_pb2.VALUE_CODEC_DEBEZIUM_AVRO: _BY_ID,
+    changelog_pb2.VALUE_CODEC_JSON_SCHEMA: _BY_NO_ID,
+    changelog_pb2.VALUE_CODEC_PROTOBUF: _PROTOBUF,
+}
+"""Codecs whose records have the id of a schema, and whether it is asked for."""
 
 ForeignRow = tuple[bytes, bytes | None]
 """The key bytes of a record, and its row; None where it is deleted."""
@@ -71,6 +85,10 @@ class ForeignRows:
         self._partition_count = manifest.partition_count
         self._keys = key_reader(table, topic)
         self._values = value_reader(table, topic, manifest.value_schemas)
+        self._key_frames = _header_frames(topic, "key", topic.key_codec, _KEY_FRAMES, topic.key_index)
+        self._value_frames = _header_frames(topic, "value", topic.value_codec, _VALUE_FRAMES, topic.value_index)
+        self._value_start = stored_bytes(topic)
+        self.reads_headers = self._key_frames is not None or self._value_frames is not None
         self._is_placed = topic.record_partitioner == changelog_pb2.RECORD_PARTITIONER_MURMUR2
         if not self._is_placed and topic.record_partitioner != changelog_pb2.RECORD_PARTITIONER_UNKNOWN:
             raise UnfitTopic("its partitioner is of a newer version of Tablegate; start newer gateways")
@@ -80,9 +98,11 @@ class ForeignRows:
                 "a key's partition; say --partitioner unknown"
             )
 
-    def read(self, key: bytes | None, value: bytes | None, partition: Partition) -> ForeignRow:
+    def read(
+        self, key: bytes | None, value: bytes | None, partition: Partition, ids: SchemaIds | None = None
+    ) -> ForeignRow:
         """Return the key bytes and the row of a record; raise `UndecodableRecord`."""
-        [found] = self.read_all([(key, value)], partition)
+        [found] = self.read_all_with_ids([(key, value)], [ids], partition)
         if isinstance(found, Exception):
             raise found
         return found
@@ -112,6 +132,33 @@ class ForeignRows:
                 append(error)
         return rows
 
+    def read_all_with_ids(
+        self,
+        records: Sequence[tuple[bytes | None, bytes | None]],
+        ids: Sequence[SchemaIds | None],
+        partition: Partition,
+    ) -> list[ForeignRow | Exception]:
+        """Return what `read_all` does, of records that may have ids of schemas in headers."""
+        framed = [
+            record if one is None else self._framed(*record, one) for record, one in zip(records, ids, strict=True)
+        ]
+        found = iter(self.read_all([one for one in framed if not isinstance(one, Exception)], partition))
+        return [one if isinstance(one, Exception) else next(found) for one in framed]
+
+    def _framed(
+        self, key: bytes | None, value: bytes | None, ids: SchemaIds
+    ) -> tuple[bytes | None, bytes | None] | Exception:
+        """Return a record as if its ids were before its bytes. Codecs without ids take no notice of them."""
+        try:
+            if key is not None and ids.key is not None and self._key_frames is not None:
+                key = self._key_frames.before(ids.key) + key
+            if value is not None and ids.value is not None and self._value_frames is not None:
+                start = self._value_start
+                value = value[:start] + self._value_frames.before(ids.value) + value[start:]
+        except UndecodableRecord as error:
+            return error
+        return key, value
+
     def _read_key(self, key: bytes | None) -> tuple[Sequence[KeyValue], bytes] | Exception:
         """Return the columns of a key, and the bytes by which its partition was chosen."""
         try:
@@ -133,6 +180,17 @@ class ForeignRows:
         if len(own) > KEY_BYTES_MAX:
             raise UndecodableRecord(f"key is longer than {KEY_BYTES_MAX} bytes")
         return own, None if value is None else self._values.read(value, key)
+
+
+def _header_frames(
+    topic: ForeignTopic, what: str, codec: int, frames: Mapping[int, str], index: Sequence[int]
+) -> HeaderFrames | None:
+    """Return what reads the ids of keys or values in headers; None where their codec has no ids."""
+    kind = frames.get(codec)
+    if kind is None:
+        return None
+    paths = ProtobufFrame(index, what).paths if kind == _PROTOBUF else (b"",)
+    return HeaderFrames(what, topic.schema_guids if kind == _BY_ID else None, paths)
 
 
 def partition_function(table: Table, manifest: Manifest) -> PartitionOf:

@@ -46,8 +46,20 @@ def value_reader(table: Table, topic: ForeignTopic, value_schemas: Mapping[int, 
     if topic.stored_format == changelog_pb2.STORED_FORMAT_UNSPECIFIED:
         return reader
     if topic.stored_format in (changelog_pb2.STORED_FORMAT_TIMESTAMPED, changelog_pb2.STORED_FORMAT_VERSIONED):
-        return _StoredValues(reader, has_flag=topic.stored_format == changelog_pb2.STORED_FORMAT_VERSIONED)
+        return _StoredValues(
+            reader, stored_bytes(topic), has_flag=topic.stored_format == changelog_pb2.STORED_FORMAT_VERSIONED
+        )
     raise UnfitTopic("the format of its values is of a newer version of Tablegate; start newer gateways")
+
+
+def stored_bytes(topic: ForeignTopic) -> int:
+    """Return how many bytes a store of Kafka Streams has put before a value."""
+    match topic.stored_format:
+        case changelog_pb2.STORED_FORMAT_TIMESTAMPED:
+            return _TIME_BYTES
+        case changelog_pb2.STORED_FORMAT_VERSIONED:
+            return _TIME_BYTES + 1
+    return 0
 
 
 def _reader(table: Table, topic: ForeignTopic, value_schemas: Mapping[int, str]) -> ValueReader:
@@ -80,9 +92,9 @@ def _reader(table: Table, topic: ForeignTopic, value_schemas: Mapping[int, str])
 class _StoredValues(ValueReader):
     """Values with what a store of Kafka Streams puts before them."""
 
-    def __init__(self, inner: ValueReader, *, has_flag: bool) -> None:
+    def __init__(self, inner: ValueReader, byte_count: int, *, has_flag: bool) -> None:
         self._inner = inner
-        self._bytes = _TIME_BYTES + has_flag
+        self._bytes = byte_count
         self._has_flag = has_flag
 
     @override
