@@ -4,12 +4,13 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from google.protobuf.json_format import MessageToJson
+from google.protobuf.json_format import MessageToDict, MessageToJson
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,9 +19,14 @@ from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.binder.files import build_pool
 from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.gateway.contract.foreign.columns import RowMaker
+from tablegate.gateway.contract.foreign.topics import ForeignRows
+from tablegate.gateway.contract.types import Partition
+from tablegate.v1 import changelog_pb2
+from tablegate.v1.changelog_pb2 import ForeignTopic, Manifest
 from tests.kit.command_line import COMMAND
 from tests.kit.programs.listed_registry import ListedRegistry
 from tests.kit.table.contracts import edited
+from tests.kit.table.foreign import avro_writer
 
 pytestmark = pytest.mark.tools
 
@@ -90,6 +96,28 @@ def test_types_of_a_schema() -> None:
     assert avro_columns(["null", kind], "Kind", uuid) == [("string", True), ("string", False), ("string", False)]
 
 
+def test_a_day_of_avro_is_a_column_that_gateways_read(tmp_path: Path) -> None:
+    day = {"type": "int", "logicalType": "date"}
+    fields = [{"name": "id", "type": "long"}, {"name": "day", "type": day}, {"name": "paid", "type": ["null", day]}]
+    schema = json.dumps({"type": "record", "name": "Order", "fields": fields})
+    file, path = tmp_path / "order.avsc", tmp_path / "orders.proto"
+    file.write_text(schema)
+    done = new(path, "--from", file, "--key", "id")
+    assert done.exit_code == 0, done.stderr
+    assert columns_of(path) == {"id": "int64", "day": "string", "paid": "optional string"}
+    [table] = bind(load_descriptors(path)).tables.values()
+    described = ForeignTopic(
+        key_codec=changelog_pb2.KEY_CODEC_INT64,
+        value_codec=changelog_pb2.VALUE_CODEC_AVRO_PLAIN,
+        record_partitioner=changelog_pb2.RECORD_PARTITIONER_UNKNOWN,
+    )
+    manifest = Manifest(partition_count=1, value_schemas={0: schema}, foreign=described)
+    value = avro_writer(json.loads(schema), b"")({"id": 7, "day": date(2026, 11, 26), "paid": None})
+    _, row = ForeignRows(table, manifest).read((7).to_bytes(8, "big"), value, Partition(0))
+    found = table.row_class.FromString(row)
+    assert MessageToDict(found) == {"id": "7", "day": "2026-11-26"}
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -135,7 +163,8 @@ def test_what_is_no_json(text: str) -> None:
         ({"type": "record", "name": "R", "fields": []}, "is a record without fields"),
         ({"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}, '"f0.r" contains itself'),
         ({"type": "record", "name": "R", "fields": [{"name": "r"}]}, 'field "f0.r" is of type None'),
-        ({"type": "int", "logicalType": "date"}, "is of type date"),
+        ({"type": "int", "logicalType": "time-millis"}, 'field "f0" is of type time-millis, which no column has'),
+        (["null", {"type": "long", "logicalType": "time-micros"}], 'field "f0" is of type time-micros'),
         (["int", "string"], "is a union of 2 types"),
         (["null"], "is always null"),
         ("null", "is of type null"),

@@ -96,6 +96,21 @@ def test_schemas_are_those_of_the_topics_subject_or_of_another(registry: Registr
     assert schemas(replace(ORDERS, value="json"), registry) == TopicSchemas({}, {}, {})
 
 
+def test_schemas_of_deleted_versions_are_kept_for_their_records() -> None:
+    """The newest of the others is the one that the contract must fit; a subject without any is none."""
+    unfit = {"schema": record("Order", quantity="boolean"), "deleted": True}
+    mistakes = [{**proto(LINE), "deleted": True}, {"schema": '"string"', "deleted": True}]
+    versions = [unfit, {"schema": json.dumps(ORDER_SCHEMA)}, unfit, *mistakes]
+    with ListedRegistry({"orders-value": versions}) as running:
+        found = schemas(ORDERS, RegistrySettings(url=running.url))
+    assert [*found.values] == [FIRST_ID, FIRST_ID + 2, FIRST_ID + 1]
+    with (
+        ListedRegistry({"orders-value": [unfit]}) as running,
+        pytest.raises(RegistryError, match='has no subject "orders-value"'),
+    ):
+        schemas(ORDERS, RegistrySettings(url=running.url))
+
+
 def test_guids_are_those_of_a_registry_that_has_them() -> None:
     """Keys and values are of one registry, so an id is one schema's in both."""
     guids = [f"{number}9791762-2336-4186-9674-299b90a802e2" for number in range(3)]

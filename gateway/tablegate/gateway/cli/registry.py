@@ -7,7 +7,7 @@ import base64
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from http.client import HTTPException, IncompleteRead
 from typing import Any
@@ -24,6 +24,8 @@ _TIMEOUT_S = 10.0  # for each answer, whole
 _AT_ONCE_BYTES = 2**16
 _IDS = range(1, 2**31)  # a record has 4 bytes for it, and 0 is that of records without one (`PLAIN_ID`)
 _ANSWER_BYTES_MAX = 16 * 2**20  # more than any schema has
+_DELETED = "?deleted=true"  # what is deleted softly, too
+_LATEST = "latest"
 AVRO, PROTOBUF, JSON_SCHEMA = "AVRO", "PROTOBUF", "JSON"
 _LANGUAGES = {AVRO: "Avro", PROTOBUF: "Protobuf", JSON_SCHEMA: "JSON Schema"}
 
@@ -45,6 +47,7 @@ class RegisteredSchema:
     text: str
     imports: Mapping[str, str] = field(default_factory=dict)
     guid: str | None = None
+    is_deleted: bool = False
 
     def __str__(self) -> str:
         return f'schema {self.schema_id} of subject "{self.subject}"'
@@ -58,14 +61,21 @@ class RegisteredSchema:
 
 
 def avro_schemas(registry: RegistrySettings, subject: str) -> list[RegisteredSchema]:
-    """Return the schemas of all versions of a subject, the newest last; raise `RegistryError`, `KafkaSettingsError`."""
+    """Return the schemas of all versions of a subject, the newest last; raise `RegistryError`, `KafkaSettingsError`.
+
+    Those before are some that were deleted softly: records that have their ids are still there.
+    """
     asked = _Asked(registry)
-    return [asked.version(subject, version).checked(AVRO) for version in asked.versions(subject)]
+    listed = asked.versions(subject)
+    deleted = [version for version in asked.versions(subject, deleted=True) if version not in listed]
+    before = (replace(asked.version(subject, version), is_deleted=True) for version in deleted)
+    kept = [one for one in before if one.language == AVRO]
+    return [*kept, *(asked.version(subject, version).checked(AVRO) for version in listed)]
 
 
 def newest_schema(registry: RegistrySettings, subject: str, *, timeout_s: float = _TIMEOUT_S) -> RegisteredSchema:
     """Return the newest schema of a subject; raise `RegistryError` and `KafkaSettingsError`."""
-    return _Asked(registry, timeout_s).version(subject, "latest")
+    return _Asked(registry, timeout_s).version(subject, _LATEST)
 
 
 def _path(subject: str) -> str:
@@ -138,16 +148,16 @@ class _Asked:
         why = _why_refused(self._registry, status)
         return RegistryError(f'the schema registry at {self._where}: subject "{subject}": {why}')
 
-    def versions(self, subject: str) -> list[int]:
-        """Return the numbers of a subject's versions, the newest last."""
-        found = self.get(f"{_path(subject)}/versions", subject)
+    def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
+        """Return the numbers of a subject's versions, the newest last. `deleted`: with those that are so softly."""
+        found = self.get(f"{_path(subject)}/versions{_DELETED if deleted else ''}", subject)
         if isinstance(found, list) and found and all(isinstance(one, int) for one in found):
             return found
         raise self._strange(subject)
 
     def version(self, subject: str, version: int | str) -> RegisteredSchema:
         """Return one version of a subject."""
-        found = self.get(f"{_path(subject)}/versions/{version}", subject)
+        found = self.get(f"{_path(subject)}/versions/{version}{'' if version == _LATEST else _DELETED}", subject)
         try:
             language, text = str(found.get("schemaType", AVRO)), str(found["schema"])
             referred = dict(self._referred(found.get("references") or (), set()))
@@ -176,7 +186,7 @@ class _Asked:
             if (subject, version) in asked:
                 continue
             asked.add((subject, version))
-            found = self.get(f"{_path(subject)}/versions/{version}", subject)
+            found = self.get(f"{_path(subject)}/versions/{version}{_DELETED}", subject)
             yield from self._referred(found.get("references") or (), asked)
             yield str(reference["name"]), str(found["schema"])
 

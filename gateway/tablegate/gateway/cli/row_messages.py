@@ -55,7 +55,7 @@ _AVRO_TYPES = {
 _AVRO_NAMED = ("enum", "fixed", "record")
 _AVRO_KINDS = {*_AVRO_TYPES, "array", "map", "null", "record"}
 _AVRO_TIMES = {f"{local}timestamp-{unit}" for local in ("", "local-") for unit in ("millis", "micros", "nanos")}
-_AVRO_OTHERS = {"date", "time-millis", "time-micros", "duration", "big-decimal"}
+_AVRO_OTHERS = {"time-millis", "time-micros", "duration", "big-decimal"}
 _NANO_DIGITS = 9  # behind the point of a google.type.Money
 _UNIT_DIGITS = 18  # before it
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
@@ -465,6 +465,8 @@ class _AvroTypes:
             return self._record(schema, place)
         if logical in _AVRO_TIMES:
             return TIMESTAMP
+        if (kind, logical) == ("int", "date"):
+            return "string"  # a day is no moment: gateways write it as JSON has it, 2026-11-26
         if logical == "decimal":
             precision, scale = (schema.get(part) or 0 for part in ("precision", "scale"))
             if not (isinstance(precision, int) and isinstance(scale, int)):

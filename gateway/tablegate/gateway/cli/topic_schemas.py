@@ -91,7 +91,11 @@ class _Part:
                 "http://host:port"
             )
         if self._codec in _AVRO:
-            registered = avro_schemas(self._registry, self._subject)
+            registered = [
+                one
+                for one in avro_schemas(self._registry, self._subject)
+                if not (one.is_deleted and self._is_unreadable(one))
+            ]
             self.guids = {one.guid: one.schema_id for one in registered if one.guid is not None}
             found = {one.schema_id: one.text for one in registered}
             self._check_avro(found, f'schema {next(reversed(found))} of subject "{self._subject}"')
@@ -121,6 +125,16 @@ class _Part:
         else:
             fields = {self._columns()[0].name: parsed}  # a key that is a value alone
         self._refuse(misfits(self._columns(), fields, of, every=False), what)
+
+    def _is_unreadable(self, schema: RegisteredSchema) -> bool:
+        """Return whether a schema is of no rows: one may have been deleted for that."""
+        try:
+            [parsed] = AvroSchemas(self._name, {schema.schema_id: schema.text}).parsed.values()
+            if self._codec == "debezium-avro" and self._name == "value":
+                row_schema_of(parsed)
+        except UnfitSchema:
+            return True
+        return self._name == "value" and not (isinstance(parsed, dict) and parsed.get("type") == "record")
 
     def _json(self, schema: RegisteredSchema) -> Iterator[Misfit]:
         try:
