@@ -1,4 +1,7 @@
-"""What a row of a restore costs, by parts: the Kafka client, reading, the store. It needs no Java.
+"""What a row of a restore costs, by parts: the Kafka client, reading, the store.
+
+It needs no Java: the broker is librdkafka's own, which keeps some 100,000 rows of a topic. With `--kafka`, a Kafka
+keeps as many as are asked for.
 
 Each figure is CPU of the replicator's thread, in microseconds a row, the least of some turns, so that other work on the
 machine counts little. Keys come in a random order. `reading` is what a record takes to be read that lies in the
@@ -7,11 +10,12 @@ processor's caches, without anything beside: it differs least from run to run.
 
 import gc
 import json
+import math
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
@@ -21,6 +25,8 @@ from typing import Annotated, Any
 import typer
 from confluent_kafka import Producer
 
+from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.samples import create_topic
 from tablegate.gateway.cluster.assignment import SoleGateway
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Table
@@ -47,6 +53,7 @@ from tests.bench.stack import CONTRACT as RATINGS
 READING_RECORDS, READING_TURNS = 2_000, 20
 PARTITION_BYTES_MAX = 5 * 2**20  # librdkafka's broker keeps no more of one
 WAIT_S = 30.0
+QUEUED_MAX = 50_000  # half of what librdkafka lets wait
 _TOPIC_ID = "bench"
 
 
@@ -93,19 +100,21 @@ def _records(rows: int) -> Iterator[tuple[str, Table, Manifest, Callable[[int], 
 
 
 def _written(
-    producer: Producer, name: str, record: Callable[[int], Mapping[str, Any]], rows: int
+    producer: Producer, name: str, record: Callable[[int], Mapping[str, Any]], rows: int, bytes_max: float
 ) -> tuple[Offset, ...]:
-    """Write records until a partition is full; return where partitions end."""
+    """Write records, each where its partition is not full; return where partitions end."""
     ends, sizes = [0] * PARTITIONS, [0] * PARTITIONS
     numbers = list(range(1, rows + 1))
     random.Random(1).shuffle(numbers)
     for number in numbers:
         made = {**record(number), "topic": name}
         partition, size = made["partition"], len(made["value"]) + 100
-        if sizes[partition] + size > PARTITION_BYTES_MAX * 3 // 4:
+        if sizes[partition] + size > bytes_max:
             continue
         ends[partition] += 1
         sizes[partition] += size
+        while len(producer) > QUEUED_MAX:
+            producer.poll(0.1)
         producer.produce(**made)
         producer.poll(0)
     assert producer.flush(WAIT_S) == 0
@@ -192,22 +201,49 @@ def main(
     rows: Annotated[int, typer.Option(help="Rows of a topic, at most.")] = 200_000,
     repeat: Annotated[int, typer.Option()] = 3,
     topics: Annotated[str, typer.Option(help="Some of them, by the beginnings of their names.")] = "",
+    kafka: Annotated[bool, typer.Option("--kafka", help="Start a Kafka, which keeps all rows; it needs Java.")] = False,
 ) -> None:
     """Measure."""
     gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)  # as the replicator does
+    with _kafka() if kafka else _mock() as (bootstrap, producer, bytes_max):
+        found = []
+        for name, table, manifest, record in _records(rows):
+            if name.startswith(tuple(topics.split(","))):
+                manifest.changelog_topic = name
+                reading_us = _reading_us(table, manifest, record)
+                if kafka:
+                    create_topic(bootstrap, name, PARTITIONS, {"cleanup.policy": "compact"})
+                ends = _written(producer, name, record, rows, bytes_max)
+                found.append(Topic(name, table, manifest, ends, reading_us))
+        gc.freeze()
+        _measure(bootstrap, found, repeat)
+
+
+@contextmanager
+def _mock() -> Iterator[tuple[str, Producer, float]]:
     producer = Producer({"bootstrap.servers": "", "test.mock.num.brokers": 1, "log_level": 0})
     [broker] = producer.list_topics(timeout=WAIT_S).brokers.values()
-    found = []
-    for name, table, manifest, record in _records(rows):
-        if name.startswith(tuple(topics.split(","))):
-            manifest.changelog_topic = name
-            reading_us = _reading_us(table, manifest, record)
-            found.append(Topic(name, table, manifest, _written(producer, name, record, rows), reading_us))
-    gc.freeze()
+    yield f"{broker.host}:{broker.port}", producer, PARTITION_BYTES_MAX * 3 // 4
+
+
+@contextmanager
+def _kafka() -> Iterator[tuple[str, Producer, float]]:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Broker(Path(directory, "kafka"), log_file=Path(directory, "kafka.log"), compiler=()) as broker,
+    ):
+        yield (
+            broker.bootstrap,
+            Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 20, "log_level": 0}),
+            math.inf,
+        )
+
+
+def _measure(bootstrap: str, found: Sequence[Topic], repeat: int) -> None:
     costs: dict[str, list[Cost]] = {topic.name: [] for topic in found}
     for _ in range(repeat):
         for topic in found:
-            costs[topic.name].append(restore(f"{broker.host}:{broker.port}", topic))
+            costs[topic.name].append(restore(bootstrap, topic))
     for topic, each in zip(found, costs.values(), strict=True):
         least = min(each, key=lambda cost: cost.total_s / cost.rows)
         parts = {"fetch": least.fetch_s, "read": least.read_s, "store": least.store_s, "all": least.total_s}

@@ -141,6 +141,18 @@ def test_types_of_other_subjects_are_written_out(writer: Writer) -> None:
     assert {one.schema_id: one.text for one in added_by_hand} == found.decoded, "tablegate table add has them, too"
 
 
+def test_table_add_has_schemas_of_deleted_versions(writer: Writer) -> None:
+    """Their records are still in the topic."""
+    subject = f"{writer.topic}-value"
+    first = writer.register(subject, json.dumps(record(field("amount", "long"), name="Added")))
+    second = writer.register(subject, json.dumps(record(field("amount", "double"), name="Added")))
+    with SchemaRegistryClient({"url": writer.url}) as client:
+        client.delete_version(subject, 1)
+        assert client.get_versions(subject) == [2]
+    found = avro_schemas(RegistrySettings(url=writer.url), subject)
+    assert [(one.schema_id, one.is_deleted) for one in found] == [(first, True), (second, False)]
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "name"),
     [
