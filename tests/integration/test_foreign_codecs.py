@@ -22,11 +22,13 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from tablegate.examples.demo.kafka import Broker
+from tablegate.gateway.cli.tables import publish_new
 from tablegate.gateway.contract.keys import murmur2_partition
 from tablegate.gateway.kafka.published import PublishedManifests
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.manifests import read_manifest
 from tablegate.jobs.running.operations import list_tables
+from tablegate.v1.changelog_pb2 import Manifest
 from tests.kit.gateway_processes.foreign import ForeignTables
 from tests.kit.programs.kafka import NewRecord, new_topic, produce
 from tests.kit.programs.registry_with_guids import RegistryWithGuids
@@ -269,6 +271,30 @@ def test_a_bad_table_says_what_is_wrong(tables: ForeignTables, tmp_path: Path) -
     assert "has no manifest" in tables.refused("show", "devices")
     assert f"generation {generation + 2}" in tables.command("add", "--file", str(definition))
     tables.command("remove", "devices")
+
+
+def test_of_two_commands_at_once_the_later_takes_the_next_generation(tables: ForeignTables) -> None:
+    """Both have read which generation there is before either has written."""
+    topics = [next(one for one in TOPICS if one.name == name) for name in ("int64, json", "avro plain, avro plain")]
+    manifests = []
+    published = PublishedManifests(tables.bootstrap, {}, tables.tables_topic)
+    old = published.newest().get("counters")
+    generation = 1 if old is None else old.generation + 1
+    for topic in topics:
+        name = new_topic(tables.bootstrap, 3, "at-once", cleanup_policy="compact")
+        _write(tables, name, topic)
+        facts = published.describe(name)
+        assert facts is not None
+        manifests.append(topic.manifest(topic=name, topic_id=facts.topic_id, partitions=3, generation=generation))
+    for manifest in manifests:
+        publish_new(published, manifest)
+    assert [one.generation for one in manifests] == [generation, generation + 1]
+    same = Manifest.FromString(manifests[1].SerializeToString())
+    publish_new(published, same)
+    published.close()
+    assert same == manifests[1], "who says the same is no other"
+    tables.wait_for("counters", generation + 1)
+    assert len(tables.rows("counters")) == COUNT - COUNT // 5
 
 
 def test_a_mistyped_codec_leaves_the_table_as_it_was(tables: ForeignTables) -> None:

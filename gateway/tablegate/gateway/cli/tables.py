@@ -209,8 +209,25 @@ def add(
                 f'table "{table.name}" stays as it is, generation {old.generation}: by this, it would have no rows; '
                 f"correct --key and --value, or remove the table first: tablegate table remove {table.name}"
             )
-        published.publish(manifest)
+        publish_new(published, manifest)
     print(f'table "{table.name}" is served from topic "{definition.topic}", generation {manifest.generation}')
+
+
+def publish_new(published: "PublishedManifests", manifest: "Manifest") -> None:
+    """Write a manifest of a new generation: of the next one where another command has written this one first.
+
+    Both have seen the same generation before. The topic's order says who was first, to both alike.
+
+    Decision: docs/decisions/0170-of-two-adds-the-later-is-the-next-generation.md
+    """
+    from tablegate.gateway.replication.manifests import follows_on
+
+    while True:
+        published.publish(manifest)
+        first = published.first_of(manifest.table, manifest.generation)
+        if first is None or follows_on(first, manifest):
+            return
+        manifest.generation = manifest.declared_generation = manifest.generation + 1
 
 
 def _manifest(

@@ -35,10 +35,30 @@ class PublishedManifests:
 
     def newest(self) -> dict[str, Manifest]:
         """Return the newest manifest of each table, and of each that was removed under its `past_name`."""
-        facts = self.describe(self._topic)
         found: dict[str, Manifest] = {}
+        for record in self._records():
+            name = (record.key or b"").decode(errors="replace")
+            found.pop(name, None)
+            with suppress(Poison):
+                if record.value is not None:
+                    found[name] = read_manifest(name, record.value)
+        return found
+
+    def first_of(self, table: str, generation: int) -> Manifest | None:
+        """Return the manifest of a generation that was written first, of those that compaction has left."""
+        first: Manifest | None = None
+        for record in self._records():
+            with suppress(Poison):
+                if first is None and record.key == table.encode() and record.value is not None:
+                    found = read_manifest(table, record.value)
+                    first = found if found.generation == generation else None
+        return first
+
+    def _records(self) -> Iterator[Record]:
+        """Yield the records of the topic, up to the end that it has now; to be taken to the end."""
+        facts = self.describe(self._topic)
         if facts is None:
-            return found
+            return
         [end] = facts.end_offsets
         topic_partition = TopicPartition(self._topic, Partition(0))
         self._log.follow(topic_partition, Place(facts.start_offsets[0]))
@@ -50,14 +70,8 @@ class PublishedManifests:
                 )
             for fetched in self._log.fetch(records_max=_RECORDS_MAX, timeout_s=0.5):
                 at = max(at, fetched.next_offset)
-                for record in fetched.records:
-                    name = (record.key or b"").decode(errors="replace")
-                    found.pop(name, None)
-                    with suppress(Poison):
-                        if record.value is not None:
-                            found[name] = read_manifest(name, record.value)
+                yield from fetched.records
         self._log.unfollow(topic_partition)
-        return found
 
     def publish(self, manifest: Manifest) -> None:
         """Write a manifest, and return when Kafka has it."""
