@@ -1,6 +1,7 @@
 """`tablegate table …`: tables of topics that others write. No job keeps them, so a command publishes their manifest.
 
 Decision: docs/decisions/0093-topics-of-others.md
+Decision: docs/decisions/0170-of-two-adds-the-later-is-the-next-generation.md
 """
 
 import json
@@ -217,8 +218,6 @@ def publish_new(published: "PublishedManifests", manifest: "Manifest") -> None:
     """Write a manifest of a new generation: of the next one where another command has written this one first.
 
     Both have seen the same generation before. The topic's order says who was first, to both alike.
-
-    Decision: docs/decisions/0170-of-two-adds-the-later-is-the-next-generation.md
     """
     from tablegate.gateway.replication.manifests import follows_on
 
