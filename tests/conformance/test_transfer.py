@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import DecodeError
 
 from tablegate.gateway.contract.lineage import EpochRun
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
@@ -161,6 +162,14 @@ def test_indexes_have_the_transferred_rows(pair: Pair) -> None:
             found = snapshot.index_range(TO, P0, index, start=b"", end=None, limit=10_000)
         assert found == entries_of(index, written.rows), index.name
         assert found, index.name
+
+
+def test_of_rows_whose_index_keys_cannot_be_made_none_is_stored(pair: Pair) -> None:
+    filled(pair)
+    pair.target.keep_indexes(TO, TABLE.row_indexes)
+    with pytest.raises(DecodeError):
+        pair.transfer()
+    assert pair.target.store_ids() == set()
 
 
 def test_a_full_disk_takes_nothing_and_all_of_it_later(pair: Pair) -> None:

@@ -323,13 +323,18 @@ class MemoryStore(OwnStore):
         if self._free_bytes() < 1:
             raise StoreFull("no room for the rows")
         with self._write() as content:
-            part, indexes = content.part((store_id, partition)), self._indexes.get(store_id)
-            for key, value in zip(*rows, strict=True):
-                if key not in part.rows:
-                    insort(part.keys, key)
-                part.rows[key] = layout.unpack_stored(key, value, time_ms)
+            changes = [layout.unpack_stored(key, value, time_ms) for key, value in zip(*rows, strict=True)]
+            indexes = self._indexes.get(store_id)
+            for change in changes:
+                if indexes and change.row is not None:
+                    indexes.keys_of(change.row)  # where it cannot be read, nothing is written
+            part = content.part((store_id, partition))
+            for change in changes:
+                if change.key not in part.rows:
+                    insort(part.keys, change.key)
+                part.rows[change.key] = change
                 if indexes:
-                    part.reindex(key, None, part.rows[key].row, indexes)
+                    part.reindex(change.key, None, change.row, indexes)
 
     @override
     def end_transfer(

@@ -20,6 +20,7 @@ from tests.kit.replication.transfers import StoreTransfers
 from tests.kit.seeds import seeds
 from tests.kit.store.snapshot_files import MemoryFiles, MemorySnapshots
 from tests.kit.table.filled import SIGNER, catalogue_of, other_rows
+from tests.kit.world.contracts import indexed
 
 PARTITIONS = 3
 MOVIES = range(40)
@@ -48,10 +49,10 @@ def write_all(world: World, files: MemoryFiles, member: Member, between: Callabl
         between()
 
 
-def written(seed: int = 1) -> tuple[World, Member, MemoryFiles, MemorySnapshots]:
+def written(seed: int = 1, catalogue: Catalogue | None = None) -> tuple[World, Member, MemoryFiles, MemorySnapshots]:
     """Return a world with one gateway, and a snapshot file of each partition that others restore from."""
     world = World(seed, partitions=PARTITIONS, replicas=1, lag=False)
-    first = world.join()
+    first = world.join(catalogue)
     world.settle()
     files = MemoryFiles()
     write_all(world, files, first)
@@ -225,6 +226,55 @@ def test_a_file_that_is_damaged_is_never_served(damage: Callable[[bytes], bytes]
     lines = [each for each in caplog.messages if "are used" in each]
     assert len(lines) == PARTITIONS
     assert world.measures.snapshots == {("ratings", "read", "failed"): PARTITIONS}
+
+
+def with_a_row_that_is_none(data: bytes) -> bytes:
+    def turn(_: TransferRequest, parts: list[TransferResponse]) -> None:
+        values = bytearray(parts[1].values)
+        values[layout.ROW_AT] = 0xFF  # the first byte of the first row: no field of a message begins so
+        parts[1].values = bytes(values)
+
+    return written_anew(data, turn)
+
+
+def test_a_damaged_row_stops_no_table_whose_rows_have_an_index(caplog: pytest.LogCaptureFixture) -> None:
+    """Its index keys are made as it comes, which is before the digest of all is known."""
+    world, first, files, snapshots = written(catalogue=indexed())
+    for name, data in files.whole.items():
+        files.whole[name] = with_a_row_that_is_none(data)
+    begin_again(world, first)
+    assert rows(first) == rows_of_the_changelog(world, indexed())
+    assert len(snapshots.read_names) == PARTITIONS, "each is tried once"
+    assert caplog.text.count("it has a row that cannot be read") == PARTITIONS
+
+
+def test_what_kafka_loses_while_a_file_is_written_is_not_in_it() -> None:
+    """The table is restored between two parts, and is further by then: rows before it may be of what is gone."""
+    world, first, files, snapshots = written()
+    files.whole.clear()
+    world.clock.passed_s += 60
+    store_id = first.state().store_id
+    work = writer_of(world, files, first).round(first.store)
+    for _ in range(4):
+        next(work)  # the first rows of the first partition
+    facts = world.broker.facts(world.job.topic)
+    assert facts is not None
+    world.job.put(range(1_000, 1_030))
+    for _ in range(20):
+        world.step(first)
+    for partition, end_offset in enumerate(facts.end_offsets):
+        world.broker.truncate_from(world.job.source(partition), end_offset)
+    world.job.put([*range(100, 140), *range(100, 140)])
+    world.pass_time(first)
+    assert first.live() == set(range(PARTITIONS))
+    assert first.state().store_id != store_id
+    for _ in work:
+        pass
+    world.kill(first, wipe=True)
+    world.start(first)
+    world.pass_time(first)
+    assert snapshots.read_names
+    assert rows(first) == rows_of_the_changelog(world)
 
 
 def test_where_the_newest_is_damaged_the_one_before_is_read() -> None:

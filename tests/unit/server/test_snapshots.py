@@ -2,13 +2,15 @@
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
+from tablegate.gateway.contract.lineage import EpochRun, cut
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.server.snapshots import RETRY_S, SnapshotWriter, times_s, write_paced
+from tablegate.gateway.stores.base import Position
 from tablegate.gateway.stores.snapshots.format import snapshots_of
 from tablegate.gateway.telemetry.measures import Measures
 from tablegate.internal.v1.store_pb2 import TableState
@@ -163,7 +165,19 @@ def test_a_partition_that_goes_meanwhile_is_not_written() -> None:
     assert writing.measures.snapshots == {("ratings", "written", "failed"): PARTITIONS}
 
 
-def test_a_partition_that_begins_anew_meanwhile_is_not_written() -> None:
+def go_back(position: Position) -> Position:
+    return replace(position, next_offset=Offset(1))
+
+
+def go_on_in_another_log(position: Position) -> Position:
+    lost = Offset(position.next_offset - 2)
+    end = Offset(position.next_offset + 9)
+    lineage = (*cut(position.lineage, lost), EpochRun(position.lineage[-1].leader_epoch + 1, lost, end))
+    return replace(position, next_offset=end, lineage=lineage)
+
+
+@pytest.mark.parametrize("begin_anew", [go_back, go_on_in_another_log], ids=lambda each: each.__name__)
+def test_a_partition_that_begins_anew_meanwhile_is_not_written(begin_anew: Callable[[Position], Position]) -> None:
     """Its changelog lost a tail, and it was restored between two parts: rows before may be of what is gone."""
     writing = Writing()
     [member] = writing.members
@@ -172,7 +186,25 @@ def test_a_partition_that_begins_anew_meanwhile_is_not_written() -> None:
         next(work)
     store_id = StoreId(member.state().store_id)
     for partition, position in member.positions().items():
-        member.store.apply(store_id, Partition(partition), [], replace(position, next_offset=Offset(1)))
+        member.store.apply(store_id, Partition(partition), [], begin_anew(position))
+    next(work)
+    assert writing.measures.snapshots == {("ratings", "written", "failed"): 1}
+
+
+def test_a_table_that_is_restored_meanwhile_is_not_written() -> None:
+    """It was away for too long: the rows that were read are being removed, and the new ones are further already."""
+    writing = Writing()
+    [member] = writing.members
+    work = writing.writer(member).round(member.store)
+    for _ in range(4):
+        next(work)
+    state = TableState()
+    state.CopyFrom(member.state())
+    state.store_id += 1
+    for partition, position in member.positions().items():
+        restored = replace(position, next_offset=Offset(position.next_offset + 9))
+        member.store.apply(StoreId(state.store_id), Partition(partition), [], restored)
+    member.store.put_table("ratings", state)
     next(work)
     assert writing.measures.snapshots == {("ratings", "written", "failed"): 1}
 

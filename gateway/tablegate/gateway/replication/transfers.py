@@ -33,7 +33,7 @@ from tablegate.gateway.contract.lineage import Place, place_at
 from tablegate.gateway.contract.types import Offset, Partition, StoreId, Version
 from tablegate.gateway.kafka.log import Clock
 from tablegate.gateway.replication.snapshots import SnapshotSource
-from tablegate.gateway.stores.base import Phase, Position, Repair, StoredRows, StoreWriter
+from tablegate.gateway.stores.base import Phase, Position, Repair, StoredRows, StoreUnavailable, StoreWriter
 from tablegate.gateway.stores.lmdb import layout
 from tablegate.gateway.stores.snapshots.format import SnapshotName
 from tablegate.gateway.telemetry.measures import Measures
@@ -96,9 +96,11 @@ class _Transfer:
             assert self.first is not None  # else no row was received
             try:
                 store.put_transferred(store_id, partition, rows, time_ms=self.first.as_of_ms)
-            except BaseException:
+            except StoreUnavailable:
                 self._refused = rows
                 raise
+            except Exception as error:  # of the index keys of a damaged row: its digest comes last
+                raise TransferFailed(f"it has a row that cannot be read ({type(error).__name__})") from error
 
     def _receive_some(self, rows: StoredRows, now_s: float) -> None:
         """Add the rows of the parts that have come; raise `TransferFailed` where none has come for too long."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from tablegate.gateway.cluster.parts import TRANSFER_PATH
 from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.contract.lineage import Place, is_of_another_log, place_at
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.query.call import Call, Methods, StreamMethod
@@ -90,17 +91,16 @@ class Outgoing:
         self._part_bytes = part_bytes
         self.rows = 0
         self.is_done = False
-        self._next_offset = Offset(0)
-        self._store_id = StoreId(0)
+        self._place = Place(Offset(0))
+        self._store_id: StoreId | None = None  # of the first part
         self._digest = sha256()
         self._after: bytes | None = None
 
     def begin(self, store: StoreReader) -> TransferResponse:
         """Return the first part: where the partition is, and its repairs."""
         with store.snapshot() as snapshot:
-            first = self._position(snapshot)
-            self._store_id = self._access.served(snapshot).store_id
-            repairs = snapshot.repairs(self._store_id, self._partition, limit=REPAIRS_MAX + 1)
+            first, store_id = self._position(snapshot)
+            repairs = snapshot.repairs(store_id, self._partition, limit=REPAIRS_MAX + 1)
         if len(repairs) > REPAIRS_MAX:
             raise self._unavailable(f"more than {REPAIRS_MAX} of its keys are to be repaired")
         part = TransferResponse(first_position=layout.pack_position(first, 0))
@@ -111,8 +111,8 @@ class Outgoing:
     def next(self, store: StoreReader) -> TransferResponse:
         """Return the rows that follow; behind them the last part: where the partition is now."""
         with store.snapshot() as snapshot:
-            position = self._position(snapshot)
-            rows = snapshot.stored_rows(self._store_id, self._partition, after=self._after, bytes_max=self._part_bytes)
+            position, store_id = self._position(snapshot)
+            rows = snapshot.stored_rows(store_id, self._partition, after=self._after, bytes_max=self._part_bytes)
         if not rows.keys:
             self.is_done = True
             last = layout.pack_position(position, 0)
@@ -124,8 +124,11 @@ class Outgoing:
         self._digest.update(part.values)
         return part
 
-    def _position(self, snapshot: Snapshot) -> Position:
-        """Return where the partition is, which is to be LIVE, and the one that was asked for; else raise."""
+    def _position(self, snapshot: Snapshot) -> tuple[Position, StoreId]:
+        """Return where the partition is, and of which store id; raise where it is not LIVE, or not what was asked for.
+
+        Between two parts it may have been restored, as its changelog had lost a tail: what was read before may be gone.
+        """
         request, access = self._request, self._access
         served = access.served(snapshot)
         state, manifest = served.state, served.manifest
@@ -136,10 +139,11 @@ class Outgoing:
         if (request.row_digest, request.retention_us) != (state.row_digest, state.retention_us):
             raise self._unavailable("its rows are stored by another contract here")
         position = access.live(snapshot, served, self._partition)
-        if position.next_offset < self._next_offset:
+        is_restored = self._store_id not in (None, served.store_id) or position.next_offset < self._place.next_offset
+        if is_restored or is_of_another_log(self._place, position.lineage):
             raise self._unavailable("it began anew")
-        self._next_offset = position.next_offset
-        return position
+        self._store_id, self._place = served.store_id, place_at(position.lineage, position.next_offset)
+        return position, served.store_id
 
     def _unavailable(self, why: str) -> PartitionUnavailable:
         return PartitionUnavailable(self._request.table, self._partition, why)
