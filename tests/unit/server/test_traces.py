@@ -367,15 +367,50 @@ def test_calls_go_on_where_spans_are_refused(
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "collector:4318"}, "TRACES_ENDPOINT is no URL; give one, such as"),
         ({"OTEL_EXPORTER_OTLP_CERTIFICATE": "/no/ca.pem"}, 'CERTIFICATE names "/no/ca.pem", which cannot be read'),
         ({"OTEL_BSP_MAX_QUEUE_SIZE": "-1"}, "cannot be set up by the variables OTEL_…: max_queue_size must be"),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "a=b,key: Bearer hush=="}, "HEADERS cannot be read; give name=value, with"),
+        ({"OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER": "no"}, "cannot be set up .*: Requested component 'no'"),
     ],
 )
 def test_a_wrong_environment_is_a_sentence(
-    variables: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    variables: dict[str, str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     set_environment(monkeypatch, variables)
-    with pytest.raises(ServeError, match=sentence):
+    with pytest.raises(ServeError, match=sentence) as refused:
         check_traces(config_of(tmp_path, traces=True))
+    assert "hush" not in str(refused.value) + caplog.text
     check_traces(config_of(tmp_path, traces=False))
+
+
+def test_a_long_answer_of_a_receiver_makes_no_long_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    check_traces(config_of(tmp_path, traces=True))
+    logging.getLogger("opentelemetry.exporter").error("Failed to export, reason: %s", "<html>" * 100_000)
+    [line] = [each.getMessage() for each in caplog.records if "reason" in each.getMessage()]
+    assert line.startswith("Failed to export, reason: <html>")
+    assert len(line) <= 500
+
+
+@pytest.mark.parametrize("headers", ["", "a=b", "a = b , c=Bearer%20d==", "api-key=x y,"])
+def test_headers_that_opentelemetry_reads_are_accepted(
+    headers: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_environment(monkeypatch, {"OTEL_EXPORTER_OTLP_HEADERS": headers})
+    check_traces(config_of(tmp_path, traces=True))
+    assert not caplog.records
+
+
+def test_a_number_that_is_none_is_a_line_without_a_stack(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_environment(monkeypatch, {"OTEL_BSP_SCHEDULE_DELAY": "5s"})
+    check_traces(config_of(tmp_path, traces=True))
+    [line] = [each.getMessage() for each in caplog.records if "SCHEDULE_DELAY" in each.getMessage()]
+    assert "Defaulting to 5000" in line
+    assert "'5s'" in line
+    assert "Traceback" not in caplog.text
 
 
 def test_traces_without_their_packages_name_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

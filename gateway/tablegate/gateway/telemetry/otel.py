@@ -12,6 +12,7 @@ Decision: docs/decisions/0164-spans-wrap-what-is-fast.md
 
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ from tablegate.gateway.telemetry.spans import GATEWAY, SPAN, Span, UnrecordedSpa
 PARTS_MAX = 64  # of a call: a stream may read the store for days, and its parts would be one trace
 FLUSH_S = 1.0  # at the end, less than a process has beyond its drain before it is killed
 SAME_LINE_EVERY_S = 60.0  # a line of the SDK's log: while a receiver is away each batch has some
+LINE_CHARACTERS_MAX = 500  # of such a line: the SDK puts all into it that a receiver has answered
 LINES_MAX = 100  # kinds of them that are known apart; the SDK has fewer
 
 SERVICE = "tablegate-gateway"
@@ -43,6 +45,7 @@ _ENDED, _EXPORTED, _FAILED = ("ended",), ("exported",), ("failed",)  # what a sp
 _FAULTS = frozenset(("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"))
 _PROTOCOL, _EXPORTER = "http/protobuf", "otlp"
 _ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+_HEADER = re.compile(r"|[!#-'*+.0-9A-Z^-z|~-]+[ \t]*=[ \t]*[ !#-+\--:<-\[\]-~]*")  # as the SDK takes them; or nothing
 _FILES = "CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"
 
 _propagator = TraceContextTextMapPropagator()
@@ -64,13 +67,18 @@ def check_environment(environment: Mapping[str, str]) -> None:
         endpoint = environment.get(f"{prefix}ENDPOINT") or "http://"
         if not endpoint.startswith(("http://", "https://")):
             raise TracesError(f"{prefix}ENDPOINT is no URL; give one, such as http://collector:4318")
+        # The SDK would log the header that it cannot read, and in most cases that is a secret.
+        if not all(_HEADER.fullmatch(each.strip()) for each in environment.get(f"{prefix}HEADERS", "").split(",")):
+            raise TracesError(
+                f"{prefix}HEADERS cannot be read; give name=value, with commas between, other bytes as %20"
+            )
         for name in (f"{prefix}{file}" for file in _FILES):
             path = environment.get(name)
             if path and not os.access(path, os.R_OK):
                 raise TracesError(f'{name} names "{path}", which cannot be read; give the path of a file in PEM')
     try:
         Traces("", "", Measures()).close()
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         raise TracesError(f"OpenTelemetry cannot be set up by the variables OTEL_…: {error}") from None
 
 
@@ -264,6 +272,11 @@ class _CalmHandler(logging.Handler):
         if len(self._next_s) >= LINES_MAX:
             self._next_s.clear()
         self._next_s[kind] = now_s + SAME_LINE_EVERY_S
+        text = record.getMessage()
+        if record.exc_info:  # no stack, as what stands in a variable is a user's
+            text += f" ({record.exc_info[1]!r})"
+            record.exc_info = record.exc_text = None
+        record.msg, record.args = text[:LINE_CHARACTERS_MAX], ()
         if record.levelno > logging.WARNING:  # at most spans are lost: what we call an ERROR is worse
             record.levelno, record.levelname = logging.WARNING, logging.getLevelName(logging.WARNING)
         root = logging.getLogger()
