@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from typing_extensions import override
 
-from tablegate.gateway.cluster.assignment import IncomingParts, TransferFailed
+from tablegate.gateway.cluster.assignment import IncomingParts, OriginAway, TransferFailed
 from tablegate.gateway.replication.snapshots import SnapshotSource
 from tablegate.gateway.stores.snapshots.files import FilesUnavailable, NewFile, SnapshotFile, SnapshotFiles
 from tablegate.gateway.stores.snapshots.format import SnapshotDamaged, SnapshotName, folder_of, parts_in, snapshots_of
@@ -77,10 +77,16 @@ class _NewMemoryFile(NewFile):
 
 
 class MemorySnapshots(SnapshotSource):
-    """Reads files when it is asked. `read_names`: which were begun. `lists_after`: how often they are not known yet."""
+    """Reads files when it is asked.
+
+    `read_names`: which were begun. `lists_after`: how often they are not known yet.
+    `away`: how the reading of each has ended. `is_hanging`: no part comes.
+    """
 
     def __init__(self, files: SnapshotFiles, *, lists_after: int = 2) -> None:
         self.read_names: list[str] = []
+        self.away: list[bool] = []
+        self.is_hanging = False
         self._files = files
         self._lists_after = lists_after
 
@@ -99,18 +105,25 @@ class MemorySnapshots(SnapshotSource):
     @override
     def read(self, snapshot: SnapshotName, request: TransferRequest) -> IncomingParts:
         self.read_names.append(snapshot.file.name)
-        return _Parts(parts_in(self._files.read(snapshot.file), request))
+        return _Parts(parts_in(self._files.read(snapshot.file), request), is_hanging=self.is_hanging)
+
+    @override
+    def note(self, *, was_away: bool) -> None:
+        self.away.append(was_away)
 
 
 class _Parts(IncomingParts):
-    def __init__(self, parts: Iterator[TransferResponse]) -> None:
+    def __init__(self, parts: Iterator[TransferResponse], *, is_hanging: bool) -> None:
         self._parts = parts
+        self._is_hanging = is_hanging
 
     @override
     def next(self) -> TransferResponse | None:
         try:
-            return next(self._parts)
-        except (SnapshotDamaged, FilesUnavailable) as error:
+            return None if self._is_hanging else next(self._parts)
+        except FilesUnavailable as error:
+            raise OriginAway(str(error)) from None
+        except SnapshotDamaged as error:
             raise TransferFailed(str(error)) from None
 
     @override

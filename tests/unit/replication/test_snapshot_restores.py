@@ -92,6 +92,7 @@ def test_a_gateway_that_lost_its_store_gets_the_rows() -> None:
     assert min(followed.values()) > 0, "no changelog was read from its start"
     assert world.measures.snapshots == {("ratings", "read", "done"): PARTITIONS}
     assert world.measures.snapshot_rows == {("ratings", "read"): len(MOVIES)}
+    assert snapshots.away == [False] * PARTITIONS
 
 
 def test_what_came_after_the_file_is_read_from_the_changelog() -> None:
@@ -226,6 +227,7 @@ def test_a_file_that_is_damaged_is_never_served(damage: Callable[[bytes], bytes]
     lines = [each for each in caplog.messages if "are used" in each]
     assert len(lines) == PARTITIONS
     assert world.measures.snapshots == {("ratings", "read", "failed"): PARTITIONS}
+    assert snapshots.away == [False] * PARTITIONS
 
 
 def with_a_row_that_is_none(data: bytes) -> bytes:
@@ -364,6 +366,24 @@ def test_files_that_cannot_be_listed_or_read_hold_nothing_up() -> None:
     files.is_away = True
     begin_again(world, first)
     assert (rows(first), snapshots.read_names) == (rows_of_the_changelog(world), [])
+
+
+def test_files_that_hang_or_cannot_be_read_are_away() -> None:
+    world, first, files, snapshots = written()
+    snapshots.is_hanging = True
+    begin_again(world, first)
+    assert snapshots.away == [True] * PARTITIONS
+    snapshots.is_hanging = False
+    world.clock.passed_s += 60
+    world.kill(first, wipe=True)
+    world.start(first)
+    for _ in world.steps(60):
+        if len(snapshots.read_names) > PARTITIONS:
+            break
+    files.is_away = True
+    world.settle()
+    assert snapshots.away[PARTITIONS]
+    assert rows(first) == rows_of_the_changelog(world)
 
 
 def test_a_file_that_is_removed_while_it_is_read_is_given_up() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from tablegate.gateway.cluster.assignment import TransferFailed
+from tablegate.gateway.cluster.assignment import OriginAway, TransferFailed
 from tablegate.gateway.contract.types import Offset
-from tablegate.gateway.replication.snapshots import LISTED_S, FileSnapshots
+from tablegate.gateway.replication.snapshots import AWAY_S, LISTED_S, FileSnapshots
 from tablegate.gateway.stores.snapshots.files import SnapshotFile
 from tablegate.gateway.stores.snapshots.format import Encoder, new_name
 from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
@@ -94,6 +94,33 @@ def test_files_that_are_away_are_none_and_a_line(caplog: pytest.LogCaptureFixtur
     files.is_away = True
     assert names(FileSnapshots(files, FakeClock())) == []
     assert caplog.messages == ["no snapshot file is used: it does not answer; rows come from the changelog"]
+
+
+def test_after_some_files_in_a_row_that_are_away_none_is_used(caplog: pytest.LogCaptureFixture) -> None:
+    """Else each of thousands of partitions would wait for its own."""
+    files, clock = MemoryFiles(), FakeClock()
+    name = put(files, 1_000)
+    snapshots = FileSnapshots(files, clock)
+    for was_away in (True, True, False, True, True):
+        snapshots.note(was_away=was_away)
+        assert names(snapshots) == [name]
+    snapshots.note(was_away=True)
+    assert names(snapshots) == []
+    assert caplog.messages == [
+        "no snapshot file is used for a while: 3 in a row did not come; rows come from the changelog"
+    ]
+    clock.passed_s += AWAY_S
+    assert names(snapshots) == [name]
+
+
+def test_a_file_that_cannot_be_read_is_away() -> None:
+    files = MemoryFiles()
+    put(files, 1_000)
+    snapshots = FileSnapshots(files, FakeClock())
+    [found] = eventually(lambda: snapshots.found(REQUEST))
+    files.is_away = True
+    with pytest.raises(OriginAway, match="it does not answer"):
+        eventually(snapshots.read(found, REQUEST).next)
 
 
 def test_parts_come_from_a_thread_and_a_bad_file_says_why() -> None:

@@ -32,6 +32,10 @@ class TransferFailed(Exception):
     """A gateway, or a snapshot file, gives no more rows of a partition; the message says why."""
 
 
+class OriginAway(TransferFailed):
+    """It cannot be asked, or does not go on: what else is there may not be given either."""
+
+
 class IncomingParts(Protocol):
     """The parts of one transfer, as they come."""
 

@@ -7,13 +7,14 @@ Decision: docs/decisions/0161-snapshots-have-names-and-no-pointer.md
 """
 
 import logging
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from typing_extensions import override
 
-from tablegate.gateway.cluster.assignment import IncomingParts, TransferFailed
+from tablegate.gateway.cluster.assignment import IncomingParts, OriginAway, TransferFailed
 from tablegate.gateway.cluster.parts import QueuedParts
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.kafka.log import Clock
@@ -22,6 +23,8 @@ from tablegate.gateway.stores.snapshots.format import SnapshotDamaged, SnapshotN
 from tablegate.internal.v1.transfer_pb2 import TransferRequest
 
 LISTED_S = 60.0  # a list is good for so long: partitions of a table come one after the other
+AWAY_MAX = 3  # files in a row that did not come: with thousands of them, each would be waited for
+AWAY_S = 60.0  # then for so long none is used
 LIST_MAX_S = 10.0  # longest wait for a list; the changelog is there anyway
 
 _logger = logging.getLogger("tablegate.gateway.replication")
@@ -35,6 +38,9 @@ class SnapshotSource(Protocol):
 
     def read(self, snapshot: SnapshotName, request: TransferRequest) -> IncomingParts:
         """Begin to read one."""
+
+    def note(self, *, was_away: bool) -> None:
+        """Record how the reading of one has ended: they may all be away, of each partition and table."""
 
 
 class _List:
@@ -70,10 +76,14 @@ class FileSnapshots(SnapshotSource):
         self._clock = clock
         self._list_max_s = list_max_s
         self._lists: dict[str, _List] = {}
+        self._away = 0  # files, in a row
+        self._away_until_s = -math.inf
 
     @override
     def found(self, request: TransferRequest) -> Sequence[SnapshotName] | None:
         folder, now_s = folder_of(request), self._clock.monotonic_s()
+        if now_s < self._away_until_s:
+            return ()
         listed = self._lists.get(folder)
         if listed is None or now_s >= listed.begun_s + LISTED_S:
             listed = self._lists[folder] = _List(self._files, folder, now_s)
@@ -89,6 +99,16 @@ class FileSnapshots(SnapshotSource):
     @override
     def read(self, snapshot: SnapshotName, request: TransferRequest) -> "FileParts":
         return FileParts(self._files, snapshot, request)
+
+    @override
+    def note(self, *, was_away: bool) -> None:
+        self._away = self._away + 1 if was_away else 0
+        if self._away >= AWAY_MAX:
+            self._away = 0
+            self._away_until_s = self._clock.monotonic_s() + AWAY_S
+            _logger.warning(
+                "no snapshot file is used for a while: %d in a row did not come; rows come from the changelog", AWAY_MAX
+            )
 
 
 class FileParts(QueuedParts):
@@ -109,5 +129,7 @@ class FileParts(QueuedParts):
                 if self._is_closed:
                     return
             self._put(TransferFailed("it ended early"))  # nobody reads it behind the last part
-        except (SnapshotDamaged, FilesUnavailable) as error:
+        except FilesUnavailable as error:
+            self._put(OriginAway(str(error)))
+        except SnapshotDamaged as error:
             self._put(TransferFailed(str(error)))

@@ -25,7 +25,7 @@ from hashlib import sha256
 from operator import ge, itemgetter
 from typing import NamedTuple, Protocol
 
-from tablegate.gateway.cluster.assignment import Assignment, Holder, IncomingParts, TransferFailed
+from tablegate.gateway.cluster.assignment import Assignment, Holder, IncomingParts, OriginAway, TransferFailed
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.foreign.topics import rows_digest
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX
@@ -110,7 +110,7 @@ class _Transfer:
             self._heard_s = now_s
             self._receive(part, rows)
         if self.last is None and now_s > self._heard_s + SILENT_S:
-            raise TransferFailed("it does not go on")
+            raise OriginAway("it does not go on")
 
     def _receive(self, part: TransferResponse, rows: StoredRows) -> None:
         """Add the rows of a part, or note what else it says."""
@@ -344,7 +344,7 @@ class Transfers:
                         self._note_asked(partition, older)
                 self.failed.add(partition)
                 self.stop(partition)
-                self._count("failed", transfer)
+                self._count("failed", transfer, was_away=isinstance(error, OriginAway))
                 continue
             if transfer.last is not None:
                 assert transfer.first is not None
@@ -362,7 +362,7 @@ class Transfers:
                 end = place_at(transfer.last.lineage, transfer.last.next_offset)
                 self.ended[partition] = Transferred(first, end, transfer.repairs)
 
-    def _count(self, result: str, transfer: _Transfer) -> None:
+    def _count(self, result: str, transfer: _Transfer, *, was_away: bool = False) -> None:
         name, measures = self._table.name, self._measures
         if isinstance(transfer.origin, Holder):
             measures.transfers[name, "in", result] += 1
@@ -370,6 +370,8 @@ class Transfers:
         else:
             measures.snapshots[name, "read", result] += 1
             measures.snapshot_rows[name, "read"] += transfer.rows
+            assert self._snapshots is not None, "it has found the file"
+            self._snapshots.note(was_away=was_away)
 
     def stop(self, partition: Partition) -> bool:
         """Want no more of a partition; return whether there may be rows of it."""
