@@ -73,7 +73,7 @@ class Environment:
         command = [sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check", *words]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-    def run(self, *words: str, cwd: Path, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, cwd: Path, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
         """Run a program of this environment."""
         program, *arguments = words
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "TABLEGATE_"))}

@@ -12,11 +12,14 @@ from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
 
 
 class MemoryFiles(SnapshotFiles):
-    """`whole` are those that are there. `is_away`: nothing is answered; `is_full`: nothing is written."""
+    """`whole` are those that are there.
+
+    `is_away`: nothing is answered; `is_full`: nothing is written; `keeps_all`: nothing may be removed.
+    """
 
     def __init__(self, read_bytes: int = 50) -> None:
         self.whole: dict[str, bytes] = {}
-        self.is_away = self.is_full = False
+        self.is_away = self.is_full = self.keeps_all = False
         self._read_bytes = read_bytes
 
     def _check(self) -> None:
@@ -46,6 +49,8 @@ class MemoryFiles(SnapshotFiles):
     @override
     def remove(self, name: str) -> None:
         self._check()
+        if self.keeps_all:
+            raise FilesUnavailable("nothing may be removed")
         self.whole.pop(name, None)
 
     @override

@@ -239,6 +239,19 @@ def test_what_is_not_live_is_not_written() -> None:
     assert writing.names() == []
 
 
+def test_where_nothing_may_be_removed_all_that_is_due_is_written(caplog: pytest.LogCaptureFixture) -> None:
+    writing = Writing(keep=1)
+    writing.files.keeps_all = True
+    for number in range(1, 4):
+        writing.round()
+        assert len(writing.names()) == number * PARTITIONS
+        writing.world.clock.passed_s += EVERY_S
+    assert caplog.messages == ["old snapshot files are not removed: nothing may be removed"]
+    writing.files.keeps_all = False
+    writing.round()
+    assert len(writing.names()) == PARTITIONS
+
+
 def test_a_full_disk_and_one_that_is_away_are_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tablegate.gateway.snapshots")
     writing = Writing()

@@ -92,6 +92,7 @@ class SnapshotWriter:
         self._newest_ms: dict[str, dict[Partition, int]] = {}  # by folder, as listed last
         self._retry_at_ms = 0
         self._is_failing = False
+        self._keeps_old = False
 
     def round(self, store: StoreReader) -> Iterator[None]:
         """Write what is due, and yield after each part of the work; raise `StoreUnavailable`.
@@ -234,7 +235,14 @@ class SnapshotWriter:
             },
         )
         yield
-        self._remove_old(request)
+        try:
+            self._remove_old(request)
+        except FilesUnavailable as error:  # as where who writes may not remove, and a rule of the bucket does
+            if not self._keeps_old:
+                _logger.warning("old snapshot files are not removed: %s", error)
+            self._keeps_old = True
+        else:
+            self._keeps_old = False
 
     def _remove_old(self, request: TransferRequest) -> None:
         """Remove the files of a partition that are not to be kept, and, once a table, those nobody writes any more."""
