@@ -43,7 +43,7 @@ RegistryUrl = Annotated[
     str | None,
     typer.Option(
         "--schema-registry",
-        help="Schema registry with the Confluent API; also url of [registry] in the file of --kafka.",
+        help="Schema registry with the Confluent API; also url under registry in the file of --kafka.",
         metavar="URL",
     ),
 ]

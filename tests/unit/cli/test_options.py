@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import typer.core
 from click.testing import CliRunner, Result
+from rich.text import Text
 
 from tablegate.gateway.cli.errors import missing_distribution
 from tests.kit.command_line import COMMAND
@@ -74,6 +75,17 @@ def test_each_option_has_a_variable_of_its_name(command: str, option: typer.core
         words = "".join(f"{word.replace('-', '_')}_".upper() for word in command.split())
         assert variable == f"TABLEGATE_{words}{long}"
     assert variable in _help(command)
+
+
+def test_no_help_has_words_in_brackets_which_are_not_shown() -> None:
+    """They are markup there: of `tablegate-gateway[otel]` the extra would be missing."""
+    found = [f"{command} {option.name}: {option.help}" for command, option, _ in ALL if loses_words(option.help)]
+    assert not found, "; ".join(found)
+
+
+def loses_words(text: str | None) -> bool:
+    """Return whether a text loses something where it is shown."""
+    return Text.from_markup(text or "").plain != (text or "")
 
 
 def test_a_variable_does_what_its_option_does() -> None:

@@ -78,7 +78,7 @@ def new(
     kafka: Annotated[
         Path | None,
         typer.Option(
-            help="A TOML file whose [registry] says how the schema registry is reached.",
+            help="A TOML file whose part registry says how the schema registry is reached.",
             metavar="FILE",
             envvar="TABLEGATE_KAFKA",
         ),

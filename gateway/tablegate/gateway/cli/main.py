@@ -204,7 +204,7 @@ def produce_sample(
     schema_registry: Annotated[
         str | None,
         typer.Option(
-            help="Schema registry with the Confluent API; also url of [registry] in the file of --kafka.",
+            help="Schema registry with the Confluent API; also url under registry in the file of --kafka.",
             metavar="URL",
         ),
     ] = None,

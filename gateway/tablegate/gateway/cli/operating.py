@@ -169,7 +169,7 @@ def serve(
         bool,
         typer.Option(
             "--traces",
-            help="Send traces by OpenTelemetry, as its variables OTEL_… say. Needs tablegate-gateway[otel].",
+            help="Send traces by OpenTelemetry, as its variables OTEL_… say. Needs tablegate-gateway's extra otel.",
         ),
     ] = False,
 ) -> None:

@@ -17,7 +17,7 @@ Bootstrap = Annotated[
 SourceBootstrap = Annotated[
     str | None,
     typer.Option(
-        help="Kafka brokers of the sources, where another cluster has these; also bootstrap in [sources] of the file.",
+        help="Kafka brokers of the sources, where another cluster has these; also bootstrap under sources in the file.",
         metavar="HOST:PORT,...",
         show_default=False,
     ),
