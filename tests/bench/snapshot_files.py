@@ -11,22 +11,19 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from tablegate.gateway.cluster.assignment import SoleGateway
-from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.kafka.log import SystemClock
 from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.replication.snapshots import FileSnapshots
-from tablegate.gateway.replication.transfers import Transfers
 from tablegate.gateway.server.snapshots import SnapshotWriter
 from tablegate.gateway.stores.lmdb.store import LmdbReader, LmdbStore
 from tablegate.gateway.stores.snapshots.opening import open_files
-from tests.kit.store.snapshot_process import fill
-from tests.kit.table.filled import SIGNER, catalogue_of
-
-P0 = Partition(0)
+from tests.bench.transferring import receive, transfers_into
+from tests.kit.table.filled import SIGNER, catalogue_of, live_partition
 
 
 class _Cost(NamedTuple):
@@ -52,38 +49,10 @@ def _write(source: Path, url: str, rows: int) -> _Cost:
 
 
 def _read(url: str, directory: Path, rows: int) -> _Cost:
-    table = catalogue_of().tables["ratings"]
-    manifest = table.manifest(
-        generation=1,
-        changelog_topic="ratings-g1-changelog",
-        changelog_topic_id="id of ratings-g1-changelog",
-        partition_count=1,
-        value_schemas={},
-        sources=[],
-    )
     with closing(LmdbStore(directory)) as store:
-        transfers = Transfers(
-            None,
-            table=table,
-            manifest=manifest,
-            store=store,
-            store_id=store.new_store_id(),
-            assignment=SoleGateway(),
-            clock=SystemClock(),
-            asked={},
-            why_useless=lambda *_: "",
-            snapshots=FileSnapshots(open_files(url), SystemClock()),
-        )
-
-        def work() -> None:
-            while P0 not in transfers.ended:
-                transfers.begin(iter([P0]))
-                transfers.step()
-                assert not transfers.failed, "see the log"
-                time.sleep(0.0005)
-            assert len(transfers.ended) == 1
-
-        return _measured(work, rows)
+        files = FileSnapshots(open_files(url), SystemClock())
+        transfers = transfers_into(store, assignment=SoleGateway(), snapshots=files)
+        return _measured(partial(receive, transfers), rows)
 
 
 def main() -> None:
@@ -95,7 +64,7 @@ def main() -> None:
     arguments = parser.parse_args()
     begun_ms = wall_clock_ms()
     with tempfile.TemporaryDirectory() as directory:
-        fill(Path(directory, "source"), arguments.rows).store.close()
+        live_partition(LmdbStore(Path(directory, "source")), arguments.rows).store.close()
         url = arguments.url or f"{directory}/files"
         costs = []
         for number in range(arguments.repeat):

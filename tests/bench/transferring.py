@@ -26,15 +26,14 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.kafka.log import SystemClock
 from tablegate.gateway.query.serving import wall_clock_ms
-from tablegate.gateway.replication.transfers import Transfers
+from tablegate.gateway.replication.snapshots import SnapshotSource
+from tablegate.gateway.replication.transfers import TransferClient, Transfers
 from tablegate.gateway.server.transfers import transfer_methods
-from tablegate.gateway.stores.base import Phase
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.gateway.stores.notifier import Notifier
-from tests.kit.table.filled import SIGNER, FilledTable, catalogue_of, rating
+from tests.kit.table.filled import SIGNER, FilledTable, catalogue_of, live_partition
 
 P0 = Partition(0)
-AT_ONCE = 20_000
 
 
 class _Cost(NamedTuple):
@@ -56,16 +55,7 @@ class _Other(SoleGateway):
 
 def _give(directory: Path, rows: int, pipe: Connection) -> None:
     """Fill a store and serve it; answer each message with the CPU seconds that were used."""
-    table = FilledTable(LmdbStore(directory), catalogue_of().tables["ratings"], 1)
-    table.publish(phase=Phase.RESTORING)
-    with table.store.snapshot() as snapshot:
-        state = snapshot.table(table.table.name)
-    assert state is not None
-    state.row_digest = table.table.row_digest
-    table.store.put_table(table.table.name, state)
-    for start in range(0, rows, AT_ONCE):
-        table.put(rating(number) for number in range(start, min(rows, start + AT_ONCE)))
-    table.move(P0, phase=Phase.LIVE)
+    table = live_partition(LmdbStore(directory), rows)
     asyncio.run(_serve(table, pipe))
 
 
@@ -79,8 +69,14 @@ async def _serve(table: FilledTable, pipe: Connection) -> None:
     await server.stop(0)
 
 
-def _get(port: int, directory: Path, rows: int, pipe: Connection) -> _Cost:
-    """Get all rows into an empty store."""
+def transfers_into(
+    store: LmdbStore,
+    client: TransferClient | None = None,
+    *,
+    assignment: SoleGateway,
+    snapshots: SnapshotSource | None = None,
+) -> Transfers:
+    """Return the transfers of the ratings table, of one partition, into an empty store."""
     table = catalogue_of().tables["ratings"]
     manifest = table.manifest(
         generation=1,
@@ -90,24 +86,36 @@ def _get(port: int, directory: Path, rows: int, pipe: Connection) -> _Cost:
         value_schemas={},
         sources=[],
     )
-    with closing(LmdbStore(directory)) as store:
-        transfers = Transfers(
-            GrpcTransfers(ForwardTokenSigner(SIGNER, wall_clock_ms).sign),
-            table=table,
-            manifest=manifest,
-            store=store,
-            store_id=store.new_store_id(),
-            assignment=_Other(f"127.0.0.1:{port}"),
-            clock=SystemClock(),
-            asked={},
-            why_useless=lambda *_: "",
-        )
-        cpu_s, begin_s, source_s = time.process_time(), time.monotonic(), _used_s(pipe)
+    return Transfers(
+        client,
+        table=table,
+        manifest=manifest,
+        store=store,
+        store_id=store.new_store_id(),
+        assignment=assignment,
+        clock=SystemClock(),
+        asked={},
+        why_useless=lambda *_: "",
+        snapshots=snapshots,
+    )
+
+
+def receive(transfers: Transfers) -> None:
+    """Have all rows of the partition come."""
+    while P0 not in transfers.ended:
         transfers.begin(iter([P0]))
-        while P0 not in transfers.ended:
-            transfers.step()
-            assert not transfers.failed, "see the log"
-            time.sleep(0.0005)
+        transfers.step()
+        assert not transfers.failed, "see the log"
+        time.sleep(0.0005)
+
+
+def _get(port: int, directory: Path, rows: int, pipe: Connection) -> _Cost:
+    """Get all rows into an empty store."""
+    client = GrpcTransfers(ForwardTokenSigner(SIGNER, wall_clock_ms).sign)
+    with closing(LmdbStore(directory)) as store:
+        transfers = transfers_into(store, client, assignment=_Other(f"127.0.0.1:{port}"))
+        cpu_s, begin_s, source_s = time.process_time(), time.monotonic(), _used_s(pipe)
+        receive(transfers)
         took_s, cpu_s = time.monotonic() - begin_s, time.process_time() - cpu_s
         return _Cost(rows / took_s, (_used_s(pipe) - source_s) / rows * 1e6, cpu_s / rows * 1e6)
 

@@ -13,10 +13,11 @@ from typing import IO
 import pytest
 
 from tablegate.gateway.stores.lmdb import layout
+from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.gateway.stores.snapshots.files import UNFINISHED_S, DirectoryFiles
 from tablegate.gateway.stores.snapshots.format import parts_in, snapshots_of
 from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
-from tests.kit.store.snapshot_process import fill
+from tests.kit.table.filled import live_partition
 
 pytestmark = pytest.mark.tools
 
@@ -25,7 +26,7 @@ ROWS, KILLS = 2_000, 6
 
 def request_of(path: Path) -> TransferRequest:
     """Fill a store; return by what its files are asked for."""
-    table = fill(path, ROWS)
+    table = live_partition(LmdbStore(path), ROWS)
     with table.store.snapshot() as snapshot:
         state = snapshot.table("ratings")
     assert state is not None

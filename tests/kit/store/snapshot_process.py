@@ -9,27 +9,11 @@ import sys
 from pathlib import Path
 
 from tablegate.gateway.server.snapshots import SnapshotWriter
-from tablegate.gateway.stores.base import Phase
-from tablegate.gateway.stores.lmdb.store import LmdbReader, LmdbStore
+from tablegate.gateway.stores.lmdb.store import LmdbReader
 from tablegate.gateway.stores.snapshots.opening import open_files
-from tests.kit.table.filled import SIGNER, FilledTable, catalogue_of, rating
+from tests.kit.table.filled import SIGNER, catalogue_of
 
 EVERY_S = 3_600
-
-
-def fill(path: Path, rows: int) -> FilledTable:
-    """Return a table with one partition that is LIVE; its store is open."""
-    table = FilledTable(LmdbStore(path), catalogue_of().tables["ratings"], 1)
-    table.publish(phase=Phase.RESTORING)
-    with table.store.snapshot() as snapshot:
-        state = snapshot.table(table.table.name)
-    assert state is not None
-    state.row_digest = table.table.row_digest
-    table.store.put_table(table.table.name, state)
-    for start in range(0, rows, 20_000):
-        table.put(rating(number) for number in range(start, min(rows, start + 20_000)))
-    table.move(partition=0, phase=Phase.LIVE)
-    return table
 
 
 def main(store: str, url: str, file_bytes_max: str = "") -> None:

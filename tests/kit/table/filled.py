@@ -28,6 +28,7 @@ ACTIONS = ROOT / "examples/tablegate/examples/contracts/examples/actions/v1/acti
 ORDERS = ROOT / "tests/kit/table/orders.proto"  # every kind of column
 SIGNER = TokenSigner([b"k" * 32])
 SOURCES = (("ratings", 2),)
+ROWS_AT_ONCE = 20_000  # into a store
 
 
 @cache
@@ -148,6 +149,21 @@ def ratings_table(store: StoreWriter, partition_count: int = 3) -> FilledTable:
     filled = FilledTable(store, catalogue_of().tables["ratings"], partition_count)
     filled.publish()
     return filled
+
+
+def live_partition(store: StoreWriter, rows: int) -> FilledTable:
+    """Return the ratings table of an empty store, with one partition that is LIVE and can be given to others."""
+    table = FilledTable(store, catalogue_of().tables["ratings"], 1)
+    table.publish(phase=Phase.RESTORING)
+    with store.snapshot() as snapshot:
+        state = snapshot.table(table.table.name)
+    assert state is not None
+    state.row_digest = table.table.row_digest
+    store.put_table(table.table.name, state)
+    for start in range(0, rows, ROWS_AT_ONCE):
+        table.put(rating(number) for number in range(start, min(rows, start + ROWS_AT_ONCE)))
+    table.move(partition=0, phase=Phase.LIVE)
+    return table
 
 
 def rating(movie_id: int, average: float = 5.0, count: int = 1) -> Any:

@@ -138,23 +138,25 @@ def test_two_that_write_at_once_do_no_harm() -> None:
     assert [len(writing.names(partition)) for partition in range(PARTITIONS)] == [2] * PARTITIONS
 
 
-def test_a_writer_that_stops_leaves_no_file() -> None:
+def begun() -> tuple[Writing, Member, Iterator[None]]:
+    """Return one gateway's writing, which is in the middle of a file."""
     writing = Writing()
     [member] = writing.members
     work = writing.writer(member).round(member.store)
     for _ in range(4):
         next(work)
+    return writing, member, work
+
+
+def test_a_writer_that_stops_leaves_no_file() -> None:
+    writing, _, work = begun()
     work.close()
     assert writing.names() == []
     assert not writing.measures.snapshots
 
 
 def test_a_partition_that_goes_meanwhile_is_not_written() -> None:
-    writing = Writing()
-    [member] = writing.members
-    work = writing.writer(member).round(member.store)
-    for _ in range(4):
-        next(work)
+    writing, member, work = begun()
     state = TableState()
     state.CopyFrom(member.state())
     state.problem = "its topic is gone"
@@ -179,11 +181,7 @@ def go_on_in_another_log(position: Position) -> Position:
 @pytest.mark.parametrize("begin_anew", [go_back, go_on_in_another_log], ids=lambda each: each.__name__)
 def test_a_partition_that_begins_anew_meanwhile_is_not_written(begin_anew: Callable[[Position], Position]) -> None:
     """Its changelog lost a tail, and it was restored between two parts: rows before may be of what is gone."""
-    writing = Writing()
-    [member] = writing.members
-    work = writing.writer(member).round(member.store)
-    for _ in range(4):
-        next(work)
+    writing, member, work = begun()
     store_id = StoreId(member.state().store_id)
     for partition, position in member.positions().items():
         member.store.apply(store_id, Partition(partition), [], begin_anew(position))
@@ -193,11 +191,7 @@ def test_a_partition_that_begins_anew_meanwhile_is_not_written(begin_anew: Calla
 
 def test_a_table_that_is_restored_meanwhile_is_not_written() -> None:
     """It was away for too long: the rows that were read are being removed, and the new ones are further already."""
-    writing = Writing()
-    [member] = writing.members
-    work = writing.writer(member).round(member.store)
-    for _ in range(4):
-        next(work)
+    writing, member, work = begun()
     state = TableState()
     state.CopyFrom(member.state())
     state.store_id += 1
@@ -210,11 +204,7 @@ def test_a_table_that_is_restored_meanwhile_is_not_written() -> None:
 
 
 def test_a_store_that_is_made_anew_meanwhile_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    writing = Writing()
-    [member] = writing.members
-    work = writing.writer(member).round(member.store)
-    for _ in range(4):
-        next(work)
+    writing, _, work = begun()
     monkeypatch.setattr(MemoryStore, "is_current", lambda _: False)
     for _ in work:
         pass

@@ -12,13 +12,13 @@ from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.gateway.contract.foreign.framing import PLAIN_ID
+from tablegate.gateway.contract.types import is_topic_name
 from tablegate.gateway.kafka.log import TopicFacts
 from tablegate.v1 import changelog_pb2
 from tablegate.v1.changelog_pb2 import ForeignTopic, Manifest, SourceTopic
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _INDEX = re.compile(r"[0-9]{1,5}(\.[0-9]{1,5}){0,9}")
-_TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")  # as Kafka has them
 _DURATION = re.compile(r"([1-9][0-9]{0,8})([smhd])")
 
 
@@ -72,7 +72,7 @@ class Definition:
             if not getattr(self, name):
                 option = "the table's name" if name == "table" else f"--{name}"
                 raise DefinitionError(f"a table of a topic needs {option}; give it, or write it into --file")
-        if not _TOPIC.fullmatch(self.topic):
+        if not is_topic_name(self.topic):
             raise DefinitionError(
                 f'--topic "{self.topic}" is no name of a topic, which has letters, digits, ".", "_" and "-", 249 at '
                 "most; correct it"

@@ -38,6 +38,7 @@ Version = NewType("Version", bytes)
 """Generation (4 bytes) and sequence (8 bytes), big endian: byte order is the order of versions."""
 
 _LAYOUT = struct.Struct(">IQ")
+_TOPIC_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 RUN_KEY_PREFIX = b"run-"
 """What `run_key` begins with; the number of the run follows, in 16 hex digits."""
 
@@ -77,3 +78,8 @@ def run_key(run: int) -> bytes:
 def is_marker_key(key: bytes | None) -> bool:
     """Return whether a record of a changelog with this key is a progress marker."""
     return key == MARKER_KEY or (key is not None and _RUN_KEY.fullmatch(key) is not None)
+
+
+def is_topic_name(name: str) -> bool:
+    """Return whether a topic may be called so in Kafka."""
+    return _TOPIC_NAME.fullmatch(name) is not None

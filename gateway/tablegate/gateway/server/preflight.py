@@ -30,6 +30,7 @@ from tablegate.gateway.contract.kafka_settings import (
     host_of,
 )
 from tablegate.gateway.contract.tokens import KEY_BYTES_MIN
+from tablegate.gateway.contract.types import is_topic_name
 from tablegate.gateway.http.cors import ANY
 from tablegate.gateway.http.tls import TlsError
 from tablegate.gateway.kafka.client import refusal
@@ -37,7 +38,6 @@ from tablegate.gateway.server.config import GATEWAY_ID_FILE, LOCK_FILE, TOKEN_KE
 from tablegate.gateway.stores.snapshots.files import BadSnapshotsUrl
 from tablegate.gateway.stores.snapshots.opening import open_files
 
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._\[\]:-]+", re.ASCII)
 _HOST = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -120,7 +120,7 @@ def check_kafka(config: ServeConfig) -> None:
 def check_topics(config: ServeConfig) -> None:
     """Raise `ServeError` where one cannot be, or both are one."""
     for option, topic in (("--tables-topic", config.tables_topic), ("--gateways-topic", config.gateways_topic)):
-        if _TOPIC.fullmatch(topic) is None or topic in (".", ".."):
+        if not is_topic_name(topic):
             raise ServeError(
                 f'{option} "{topic}" is no topic; give a name of letters, digits, dots, dashes and underscores'
             )

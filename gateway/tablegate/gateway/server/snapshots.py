@@ -176,14 +176,13 @@ class SnapshotWriter:
         replicas = self._directory.replicas(table, partition, generation) if own else ()
         return not own or (bool(replicas) and replicas[0].gateway_id == own)
 
-    def _list(self, folder: str) -> list[SnapshotName]:
-        """Return the files of a folder, and remember the newest of each partition."""
-        found = [each for each in snapshots_of(self._files.list(folder)) if each.folder == folder]
+    def _list(self, folder: str) -> None:
+        """Remember the newest file of each partition in a folder."""
         newest_ms: dict[Partition, int] = {}
-        for each in found:
-            newest_ms[each.partition] = max(each.time_ms, newest_ms.get(each.partition, 0))
+        for each in snapshots_of(self._files.list(folder)):
+            if each.folder == folder:
+                newest_ms[each.partition] = max(each.time_ms, newest_ms.get(each.partition, 0))
         self._newest_ms[folder] = newest_ms
-        return found
 
     # Writing and removing.
 
@@ -246,16 +245,16 @@ class SnapshotWriter:
 
     def _remove_old(self, request: TransferRequest) -> None:
         """Remove the files of a partition that are not to be kept, and, once a table, those nobody writes any more."""
-        folder, partition = folder_of(request), Partition(request.partition)
-        ours = [each for each in self._list(folder) if each.partition == partition]
-        now_ms = self._now_ms()
+        folder, now_ms = folder_of(request), self._now_ms()
+        found = snapshots_of(self._files.list(f"{folder}/{request.partition}"))
+        ours = [each for each in found if (each.folder, each.partition) == (folder, request.partition)]
 
         def age_ms(each: SnapshotName) -> float:
             # One that is still to come was written by a wrong clock, and would be the newest for ever.
             return math.inf if each.time_ms > now_ms + self._every_ms else now_ms - each.time_ms
 
         self._remove(sorted(ours, key=age_ms)[self._keep :])
-        if partition == 0:
+        if request.partition == 0:
             self._files.tidy(request.table)
             kept_ms = self._keep * self._every_ms
             others = [each for each in snapshots_of(self._files.list(request.table)) if each.folder != folder]
