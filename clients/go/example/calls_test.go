@@ -22,8 +22,8 @@ type service struct {
 	ratings.UnimplementedRatingsServiceServer
 	left   chan time.Duration
 	shown  chan []string
-	ends   error // what streams end with, after the row
-	closed chan struct{}
+	ends   error         // what streams end with, after the row
+	closed chan struct{} // is closed when the stream is over, also one that the client left between two rows
 }
 
 func (s *service) GetRating(ctx context.Context, _ *ratings.GetRatingRequest) (*ratings.GetRatingResponse, error) {
@@ -35,6 +35,9 @@ func (s *service) GetRating(ctx context.Context, _ *ratings.GetRatingRequest) (*
 func (s *service) SubscribeRatings(
 	request *ratings.SubscribeRatingsRequest, stream grpc.ServerStreamingServer[ratings.SubscribeRatingsResponse],
 ) error {
+	if s.closed != nil {
+		defer close(s.closed)
+	}
 	sent, _ := metadata.FromIncomingContext(stream.Context())
 	s.shown <- sent.Get("authorization")
 	phase := pb.SubscribePhase_SUBSCRIBE_PHASE_CURRENT
@@ -55,7 +58,6 @@ func (s *service) SubscribeRatings(
 		return s.ends
 	}
 	<-stream.Context().Done()
-	close(s.closed)
 	return nil
 }
 
