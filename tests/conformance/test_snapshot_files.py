@@ -1,7 +1,9 @@
 """One suite for all places that keep snapshot files."""
 
+import os
 import random
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -106,6 +108,17 @@ def test_a_file_is_removed_and_may_be_gone_already(files: SnapshotFiles) -> None
     assert list(files.list("ratings")) == [stays]
     with pytest.raises(FilesUnavailable):
         list(files.read(gone))
+
+
+def test_nobody_beside_user_and_group_reads_a_directory(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        put(DirectoryFiles(tmp_path / "snapshots"), "ratings/1-a/0/x")
+    finally:
+        os.umask(before)
+    found = [tmp_path / "snapshots", *(tmp_path / "snapshots").rglob("*")]
+    assert len(found) == 5
+    assert {stat.S_IMODE(each.stat().st_mode) for each in found} == {0o770, 0o660}
 
 
 @pytest.mark.tools

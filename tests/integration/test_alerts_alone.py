@@ -19,7 +19,9 @@ from tablegate.gateway.query.call import Methods
 from tablegate.gateway.replication.replicator import Replicator
 from tablegate.gateway.server.child import ProcessFile
 from tablegate.gateway.server.metrics import Metrics
+from tablegate.gateway.server.snapshots import RETRY_S, SnapshotWriter, numbers_of
 from tablegate.gateway.stores.base import Applied, Change, Position, Snapshot, StoreReader
+from tablegate.gateway.stores.snapshots.files import DirectoryFiles
 from tablegate.v1.status_pb2 import GetStatusResponse
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.gateways_in_process.threaded import ServerThread
@@ -28,7 +30,7 @@ from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.replicator import FakeClock, Gateway, Job
 from tests.kit.replication.replicators import another_contract
 from tests.kit.store.memory import MemoryStore
-from tests.kit.table.filled import catalogue_of
+from tests.kit.table.filled import SIGNER, catalogue_of
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(not IS_INSTALLED, reason="prometheus is not installed")]
 
@@ -131,6 +133,36 @@ def scraped(directory: Path, store: StoreReader) -> Iterator[Prometheus]:
         Prometheus(directory / "prometheus", {TARGETS: [f"{HOST}:{server.port}"]}) as prometheus,
     ):
         yield prometheus
+
+
+def test_alert_of_a_directory_of_snapshots_that_is_away(tmp_path: Path) -> None:
+    world = World()
+    store, place = world.healthy(), tmp_path / "snapshots"
+    writer = SnapshotWriter(
+        catalogue_of(),
+        DirectoryFiles(place),
+        every_s=1,
+        keep=1,
+        signer=SIGNER,
+        now_ms=world.clock.now_ms,
+        offsets_min=1,
+    )
+    file = ProcessFile(tmp_path / "processes", name="snapshots", parent=1)
+
+    def write() -> None:
+        world.clock.passed_s += RETRY_S
+        for _ in writer.round(store):
+            pass
+        file.write(numbers_of(writer))
+
+    place.write_text("a disk that is not mounted, say")
+    write()
+    with scraped(tmp_path, store) as prometheus:
+        soon(lambda: "TablegateSnapshotsFail" in prometheus.firing(), "its alert fires", 60)
+        place.unlink()
+        write()
+        soon(lambda: "TablegateSnapshotsFail" not in prometheus.firing(), "they are written again", 60)
+    assert list(DirectoryFiles(place).list("ratings"))
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,14 @@ from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
 class MemoryFiles(SnapshotFiles):
     """`whole` are those that are there.
 
-    `is_away`: nothing is answered; `is_full`: nothing is written; `keeps_all`: nothing may be removed.
+    `is_away`: nothing is answered; `is_full`: nothing is written, nor is what has one of `too_long` in its name;
+    `keeps_all`: nothing may be removed.
     """
 
     def __init__(self, read_bytes: int = 50) -> None:
         self.whole: dict[str, bytes] = {}
         self.is_away = self.is_full = self.keeps_all = False
+        self.too_long: tuple[str, ...] = ()
         self._read_bytes = read_bytes
 
     def _check(self) -> None:
@@ -67,7 +69,7 @@ class _NewMemoryFile(NewFile):
     @override
     def write(self, data: bytes) -> None:
         self._files._check()
-        if self._files.is_full:
+        if self._files.is_full or any(each in self._name for each in self._files.too_long):
             raise FilesUnavailable("there is no room")
         self._data += data
 

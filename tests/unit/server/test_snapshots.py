@@ -9,7 +9,7 @@ import pytest
 
 from tablegate.gateway.contract.lineage import EpochRun, cut
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.server.snapshots import RETRY_S, SnapshotWriter, times_s, write_paced
+from tablegate.gateway.server.snapshots import RETRY_S, SnapshotWriter, numbers_of, write_paced
 from tablegate.gateway.stores.base import Position
 from tablegate.gateway.stores.snapshots.format import snapshots_of
 from tablegate.gateway.telemetry.measures import Measures
@@ -114,7 +114,7 @@ def test_one_gateway_writes_a_partition() -> None:
     writing = Writing(3)
     interleaved(*(writing.writers[each.name].round(each.store) for each in writing.members))
     assert [len(writing.names(partition)) for partition in range(PARTITIONS)] == [1] * PARTITIONS
-    times = [times_s(writer) for writer in writing.writers.values()]
+    times = [numbers_of(writer)["snapshot_times_s"] for writer in writing.writers.values()]
     assert sorted(partition for each in times for _, partition, _ in each) == ["0", "1", "2"]
 
 
@@ -262,21 +262,59 @@ def test_a_full_disk_and_one_that_is_away_are_a_line_each(caplog: pytest.LogCapt
     ]
 
 
-def test_files_of_an_older_generation_go_when_they_are_old() -> None:
+def test_one_that_can_never_be_written_does_not_hold_up_others() -> None:
+    """It is too long for the disk."""
+    writing = Writing()
+    writing.files.too_long = ("/0/", "/1/")
+    for _ in range(PARTITIONS):
+        writing.round()
+        writing.world.clock.passed_s += RETRY_S
+    assert [len(writing.names(partition)) for partition in range(PARTITIONS)] == [0, 0, 1]
+    writing.files.too_long = ("/0/",)
+    for _ in range(PARTITIONS):
+        writing.round()
+        writing.world.clock.passed_s += RETRY_S
+    assert [len(writing.names(partition)) for partition in range(PARTITIONS)] == [0, 1, 1]
+
+
+def test_a_table_that_can_never_be_written_does_not_hold_up_others() -> None:
+    writing = Writing()
+    [member] = writing.members
+    table = member.catalogue.tables["ratings"]
+    tables = {"ratings": table, "ratings_too": replace(table, name="ratings_too")}
+    member.catalogue = replace(member.catalogue, tables=tables)
+    member.store.put_table("ratings_too", member.state())
+    member.store.set_status(b"")  # it is alone: all is its own
+    writing.writers[member.name] = writing.writer(member)
+    writing.files.too_long = ("ratings/",)
+    for _ in range(PARTITIONS + 1):
+        writing.round()
+        writing.world.clock.passed_s += RETRY_S
+    assert not writing.names()
+    assert len(list(writing.files.list("ratings_too"))) == PARTITIONS
+
+
+@pytest.mark.parametrize("too_long", [(), ("/0/",)], ids=["all are written", "the first one is not"])
+def test_files_of_an_older_generation_go_when_they_are_old(too_long: tuple[str, ...]) -> None:
     writing = Writing(keep=2)
     writing.round()
     old = set(writing.names())
+    writing.files.too_long = too_long
     world = writing.world
     world.rebuild()
     world.run(5)
     world.end_old()
     world.settle()
-    writing.round()
+    for _ in range(2):
+        writing.round()
+        world.clock.passed_s += RETRY_S
     assert old < set(writing.names()), "a gateway that stayed behind may want them"
     world.clock.passed_s += 3 * EVERY_S
-    writing.round()
+    for _ in range(2):
+        writing.round()
+        world.clock.passed_s += RETRY_S
     assert not old & set(writing.names())
-    assert len(writing.names()) == 2 * PARTITIONS
+    assert len(writing.names()) == 2 * (PARTITIONS - len(too_long))
 
 
 def test_files_of_others_stay() -> None:
@@ -293,7 +331,8 @@ def test_the_age_of_files_is_known_of_what_this_gateway_writes() -> None:
     now_s = writing.world.clock.now_ms() / 1_000
     writing.round()
     [writer] = writing.writers.values()
-    assert times_s(writer) == [("ratings", str(number), now_s) for number in range(PARTITIONS)]
+    times_s = [("ratings", str(number), now_s) for number in range(PARTITIONS)]
+    assert numbers_of(writer) == {"snapshot_times_s": times_s, "snapshots_work": 1}
     assert writer.times_ms[("ratings", Partition(0))] == round(now_s * 1_000)
 
 

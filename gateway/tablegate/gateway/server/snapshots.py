@@ -15,8 +15,9 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import PartitionUnavailable
 from tablegate.gateway.query.serving import NowMs, TableAccess, wall_clock_ms
-from tablegate.gateway.server.child import PROCESS_FILE_EVERY_S, ChildConfig, ProcessFile
+from tablegate.gateway.server.child import PROCESS_FILE_EVERY_S, ChildConfig, Numbers, ProcessFile
 from tablegate.gateway.server.transfers import PART_BYTES, Outgoing
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tablegate.gateway.stores.lmdb import layout
@@ -49,8 +50,12 @@ _logger = logging.getLogger("tablegate.gateway.snapshots")
 
 
 class _Due(NamedTuple):
-    """A partition whose newest snapshot file is too old; `time_ms`: when that was written, 0: never."""
+    """A partition whose newest snapshot file is too old.
 
+    `failed_ms`: when it could not be written last; `time_ms`: when the newest was written. 0: never.
+    """
+
+    failed_ms: int
     time_ms: int
     access: TableAccess
     request: TransferRequest
@@ -59,8 +64,8 @@ class _Due(NamedTuple):
 class SnapshotWriter:
     """Writes snapshot files of what `store` has, in rounds. One thread.
 
-    `times_ms`: when the newest was written, by table and partition, of those that are this gateway's to write. `draw`:
-    gives so many random bits.
+    `times_ms`: when the newest was written, by table and partition, of those that are this gateway's to write.
+    `is_failing`: since files could not be read or written last. `draw`: gives so many random bits.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class SnapshotWriter:
         draw: Callable[[int], int] = secrets.randbits,
     ) -> None:
         self.times_ms: dict[tuple[str, Partition], int] = {}
+        self.is_failing = False
         self._catalogue = catalogue
         self._files = files
         self._every_ms = round(every_s * 1_000)
@@ -90,8 +96,8 @@ class SnapshotWriter:
         self._draw = draw
         self._directory = Directory()
         self._newest_ms: dict[str, dict[Partition, int]] = {}  # by folder, as listed last
+        self._failed_ms: dict[tuple[str, Partition], int] = {}  # those alone that were not written since
         self._retry_at_ms = 0
-        self._is_failing = False
         self._keeps_old = False
 
     def round(self, store: StoreReader) -> Iterator[None]:
@@ -102,22 +108,27 @@ class SnapshotWriter:
         if self._now_ms() < self._retry_at_ms:
             return
         try:
-            for folder, due in self._due(store).items():
+            # One that can never be written, as it is too long for the disk, comes after those that can, of any table.
+            for folder, due in sorted(self._due(store).items(), key=lambda of: min(each[:2] for each in of[1])):
                 self._list(folder)
                 yield
-                for each in sorted(due, key=lambda each: each.time_ms):
-                    if self._is_due(folder, Partition(each.request.partition)):
-                        yield from self._write(store, each)
+                is_tidy = False
+                for each in sorted(due, key=lambda each: each[:2]):
+                    if not self._is_due(folder, Partition(each.request.partition)):
+                        continue
+                    if (yield from self._write(store, each)) and not is_tidy:
+                        is_tidy = True
+                        yield from self._remove_old(partial(self._tidy, each.request.table, folder))
             self._note_files_work()
         except FilesUnavailable as error:
             self._retry_at_ms = self._now_ms() + round(RETRY_S * 1_000)
-            if not self._is_failing:
-                self._is_failing = True
+            if not self.is_failing:
+                self.is_failing = True
                 _logger.warning("no snapshot file is written: %s; it is tried again", error)
 
     def _note_files_work(self) -> None:
-        if self._is_failing:
-            self._is_failing = False
+        if self.is_failing:
+            self.is_failing = False
             _logger.info("snapshot files are written again")
 
     # What is to be written.
@@ -132,7 +143,8 @@ class SnapshotWriter:
             if time_ms:
                 times_ms[request.table, partition] = time_ms
             if self._is_due(folder, partition):
-                found.setdefault(folder, []).append(_Due(time_ms, access, request))
+                failed_ms = self._failed_ms.get((request.table, partition), 0)
+                found.setdefault(folder, []).append(_Due(failed_ms, time_ms, access, request))
         self.times_ms = times_ms
         return found
 
@@ -186,8 +198,8 @@ class SnapshotWriter:
 
     # Writing and removing.
 
-    def _write(self, store: StoreReader, due: _Due) -> Iterator[None]:
-        """Write a snapshot file of a partition, unless it goes meanwhile."""
+    def _write(self, store: StoreReader, due: _Due) -> Generator[None, None, bool]:
+        """Write a snapshot file of a partition, unless it goes meanwhile; return whether it is there."""
         request, time_ms, begun_s = due.request, self._now_ms(), time.monotonic()
         partition = Partition(request.partition)
         outgoing, encoder = Outgoing(due.access, request, partition, self._part_bytes), Encoder()
@@ -212,9 +224,10 @@ class SnapshotWriter:
         except PartitionUnavailable as error:
             result = "failed"
             _logger.info("no snapshot file was written: %s", error.text, extra={"table": request.table})
-            return
+            return False
         except FilesUnavailable:
             result = "failed"
+            self._failed_ms[request.table, partition] = time_ms
             raise
         finally:
             if result:  # else it is to stop
@@ -233,37 +246,41 @@ class SnapshotWriter:
                 "seconds": round(time.monotonic() - begun_s, 1),
             },
         )
+        self._failed_ms.pop((request.table, partition), None)
+        yield from self._remove_old(partial(self._keep_newest, folder_of(request), partition))
+        return True
+
+    def _remove_old(self, remove: Callable[[], None]) -> Iterator[None]:
         yield
         try:
-            self._remove_old(request)
+            remove()
         except FilesUnavailable as error:  # as where who writes may not remove, and a rule of the bucket does
             if not self._keeps_old:
                 _logger.warning("old snapshot files are not removed: %s", error)
             self._keeps_old = True
-        else:
-            self._keeps_old = False
 
-    def _remove_old(self, request: TransferRequest) -> None:
-        """Remove the files of a partition that are not to be kept, and, once a table, those nobody writes any more."""
-        folder, now_ms = folder_of(request), self._now_ms()
-        found = snapshots_of(self._files.list(f"{folder}/{request.partition}"))
-        ours = [each for each in found if (each.folder, each.partition) == (folder, request.partition)]
+    def _keep_newest(self, folder: str, partition: Partition) -> None:
+        found = snapshots_of(self._files.list(f"{folder}/{partition}"))
+        ours = [each for each in found if (each.folder, each.partition) == (folder, partition)]
+        self._remove(sorted(ours, key=self._age_ms)[self._keep :])
 
-        def age_ms(each: SnapshotName) -> float:
-            # One that is still to come was written by a wrong clock, and would be the newest for ever.
-            return math.inf if each.time_ms > now_ms + self._every_ms else now_ms - each.time_ms
+    def _tidy(self, table: str, folder: str) -> None:
+        """Remove what nobody writes any more of a table whose files are in `folder` now."""
+        self._files.tidy(table)
+        kept_ms = self._keep * self._every_ms
+        others = [each for each in snapshots_of(self._files.list(table)) if each.folder != folder]
+        # Of another generation, or by another contract, which some gateways may still have.
+        self._remove(each for each in others if self._age_ms(each) > kept_ms)
 
-        self._remove(sorted(ours, key=age_ms)[self._keep :])
-        if request.partition == 0:
-            self._files.tidy(request.table)
-            kept_ms = self._keep * self._every_ms
-            others = [each for each in snapshots_of(self._files.list(request.table)) if each.folder != folder]
-            # Of another generation, or by another contract, which some gateways may still have.
-            self._remove(each for each in others if age_ms(each) > kept_ms)
+    def _age_ms(self, snapshot: SnapshotName) -> float:
+        # One that is still to come was written by a wrong clock, and would be the newest for ever.
+        now_ms = self._now_ms()
+        return math.inf if snapshot.time_ms > now_ms + self._every_ms else now_ms - snapshot.time_ms
 
     def _remove(self, snapshots: Iterable[SnapshotName]) -> None:
         for each in snapshots:
             self._files.remove(each.file.name)
+            self._keeps_old = False
 
 
 def snapshots_main(config: ChildConfig) -> None:
@@ -291,7 +308,7 @@ def snapshots_main(config: ChildConfig) -> None:
         now_s = time.monotonic()
         if now_s >= written_s + PROCESS_FILE_EVERY_S:
             written_s = now_s
-            file.write({**measures.numbers(), "snapshot_times_s": times_s(writer)})
+            file.write({**measures.numbers(), **numbers_of(writer)})
             log_settings.refresh()
 
     while not stop.is_set():
@@ -316,6 +333,7 @@ def write_paced(work: Iterator[None], stop: threading.Event, beat: Callable[[], 
             begun_s = time.thread_time()
 
 
-def times_s(writer: SnapshotWriter) -> list[tuple[str, str, float]]:
-    """Return when the newest snapshot files were written, for JSON: table, partition, seconds since 1970."""
-    return [(table, str(partition), time_ms / 1_000) for (table, partition), time_ms in writer.times_ms.items()]
+def numbers_of(writer: SnapshotWriter) -> Numbers:
+    """Return what a process file says of a writer; of times: table, partition, seconds since 1970."""
+    times_s = [(table, str(partition), time_ms / 1_000) for (table, partition), time_ms in writer.times_ms.items()]
+    return {"snapshot_times_s": times_s, "snapshots_work": int(not writer.is_failing)}

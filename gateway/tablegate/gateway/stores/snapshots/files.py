@@ -18,6 +18,8 @@ READ_BYTES = 8 << 20  # at once: a request of an object store costs some 50 ms, 
 UNFINISHED_S = 3_600.0  # without a byte: whoever wrote it is no more
 
 _UNFINISHED = ".unfinished"
+# All rows are in them: nobody beside the user and the group of the gateways may read them.
+_DIRECTORY_MODE, _FILE_MODE = 0o770, 0o660
 
 
 class BadSnapshotsUrl(Exception):
@@ -97,7 +99,10 @@ class DirectoryFiles(SnapshotFiles):
     def create(self, name: str) -> "NewFile":
         path = self._path / name
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            for directory in reversed((path.parent, *path.parent.parents)):
+                if directory.is_relative_to(self._path):
+                    with suppress(FileExistsError):
+                        directory.mkdir(_DIRECTORY_MODE, parents=True)
             return _NewFile(self, path)
         except OSError as error:
             raise self._unavailable(error) from error
@@ -145,7 +150,10 @@ class _NewFile(NewFile):
         self._files = files
         self._path = path
         self._draft = path.with_name(path.name + _UNFINISHED)
-        self._file: IO[bytes] | None = open(self._draft, "xb", buffering=0)  # noqa: SIM115  it stays open
+        # It stays open.
+        self._file: IO[bytes] | None = open(  # noqa: SIM115
+            self._draft, "xb", buffering=0, opener=lambda name, flags: os.open(name, flags, _FILE_MODE)
+        )
 
     @override
     def write(self, data: bytes) -> None:

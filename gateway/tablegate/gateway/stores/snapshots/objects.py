@@ -68,9 +68,11 @@ class ObjectFiles(SnapshotFiles):
 
     @override
     def create(self, name: str) -> NewFile:
-        return _NewObject(
-            self, obstore.open_writer(self._store, name, buffer_size=UPLOAD_BYTES, max_concurrency=UPLOADS_AT_ONCE)
-        )
+        try:
+            file = obstore.open_writer(self._store, name, buffer_size=UPLOAD_BYTES, max_concurrency=UPLOADS_AT_ONCE)
+        except _ERRORS as error:
+            raise self._unavailable(error) from error
+        return _NewObject(self, file)
 
     @override
     def read(self, file: SnapshotFile) -> Iterator[bytes]:
