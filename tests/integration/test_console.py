@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.gateways_in_process.cluster import GrpcCluster
-from tests.kit.gateways_in_process.console import PATHS, Busy, ConsoleGateway
+from tests.kit.gateways_in_process.cluster import GrpcCluster, movie_of
+from tests.kit.gateways_in_process.console import PATHS, Busy, ConsoleGateway, row_of
 from tests.kit.programs.chromium import PROGRAM, Chromium
 from tests.kit.programs.console_page import PHONE, WIDE, ConsolePage
 from tests.kit.table.accounts import ACCOUNTS
@@ -131,18 +131,82 @@ def test_live_rows(page, gateway):
 
 
 def test_a_row_and_its_changes(page, gateway):
+    gateway.change("ratings", 9)
     page.open("rows/ratings")
     page.wait("500 rows")
     page.click(".grid td a", "9")
     page.wait("Who answers, and why")
-    page.wait("first seen")
-    gateway.change("ratings", 9)
-    page.wait_for(".log li", "it.innerText.includes('changed') && it.innerText.includes('→')")
+    page.wait("This gateway has it.")
+    page.wait_for(".log li:nth-child(1)", "it.innerText.includes('changed') && it.innerText.includes('→')")
+    page.wait_for(".log li:nth-child(2)", "it.innerText.includes('added') && it.innerText.includes('version 1/')")
+    assert "goes back to" in page.text()
     gateway.delete("ratings", 9)
     page.wait("No row has this key")
+    page.wait_for(".log li:nth-child(1)", "it.innerText.includes('deleted')")
     gateway.change("ratings", 9)
-    page.wait("is back")
-    page.wait("This gateway has it.")
+    page.wait_for(".log li:nth-child(1)", "it.innerText.includes('added')")
+    assert page.run("document.querySelectorAll('.log li').length") == 4
+
+
+def test_a_row_that_changes_all_the_time(page, gateway):
+    page.open("row/ratings?movieId=11")
+    page.wait_for(".log li", "it.innerText.includes('added')")
+    for _ in range(120):
+        gateway.change("ratings", 11)
+    page.wait("older ones of this row are in the history")
+    assert page.run("document.querySelectorAll('.log li').length") == 100
+    sequence = gateway.tables["ratings"].sequence
+    page.wait_for(".log li:nth-child(1)", f"it.innerText.includes('version 1/{sequence:,}')")
+
+
+def test_a_row_without_changes_says_how_far_back_that_is_known(page, gateway):
+    page.open("row/ratings?movieId=123456")
+    page.wait("No change of this row is in the history.")
+    page.wait("The history of partition")
+
+
+def test_changes_of_a_generation_made_anew_take_the_place_of_the_old_ones(browser):
+    with ConsoleGateway({"ratings": 20}, contracts=[RATINGS]) as gateway:
+        page = ConsolePage(browser, gateway.port)
+        page.open("row/ratings?movieId=7")
+        page.wait_for(".log li", "it.innerText.includes('version 1/')")
+
+        def rebuild() -> None:
+            table = gateway.tables["ratings"]
+            table.generation, table.sequence = 2, 0
+            table.publish()
+            table.put([row_of(gateway.catalogue, "ratings", 7, gateway.chance)])
+
+        gateway.do(rebuild)
+        page.wait_for(".log li", "it.innerText.includes('version 2/1')")
+        assert page.run("document.querySelectorAll('.log li').length") == 1
+
+
+def test_a_row_whose_history_may_not_be_seen(browser, tmp_path):
+    with ConsoleGateway({"ratings": 20}, contracts=[RATINGS], access=_access_file(tmp_path)) as gateway:
+        page = ConsolePage(browser, gateway.port)
+        page.open("tables")
+        page.run("sessionStorage.setItem('tablegate-credential', 'the-key')")
+        page.open("row/ratings?movieId=7")
+        page.wait("may not ask for history")
+        page.wait("first seen")
+        gateway.change("ratings", 7)
+        page.wait_for(".log li", "it.innerText.includes('changed') && it.innerText.includes('→')")
+        assert page.complaints() == []
+        page.run("sessionStorage.clear()")
+
+
+def test_a_row_whose_history_another_gateway_has(browser):
+    with GrpcCluster({"a": [0, 1, 2], "b": [3, 4, 5]}, has_console=True) as cluster:
+        number = movie_of(cluster, 4)
+        cluster.put([rating(number)])
+        page = ConsolePage(browser, cluster["a"].port)
+        page.open(f"row/ratings?movieId={number}")
+        page.wait("No history here")
+        page.wait("open the console of a gateway that holds it")
+        page.wait("first seen")
+        page.wait("Held by b")
+        assert page.complaints() == []
 
 
 def test_the_commands_of_a_row_work(page, gateway):

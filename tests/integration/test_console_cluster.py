@@ -43,6 +43,8 @@ def test_a_kill_while_one_looks(tmp_path: Path, broker: Broker) -> None:
         page.wait_for("[data-gateway=g3]", f"it.querySelectorAll('.owner, .standby').length === {PARTITIONS}")
         page.open("rows/ratings?query=SubscribeRatings")
         page.wait("300 rows, live")
+        page.open("row/ratings?movieId=7")
+        page.wait("The history of partition")
         cluster["g2"].start()
         page.open("map/ratings")
         page.wait_for("[data-gateway=g2] .cell.owner")

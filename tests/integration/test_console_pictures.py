@@ -76,8 +76,8 @@ def test_pictures_of_a_cluster(browser):
         cluster.put(rating(number, average=7.5, count=number % 40 + 1) for number in range(1, 400))
         page = ConsolePage(browser, cluster["gateway-0"].port)
         page.open("row/ratings?movieId=7", size=SIZE)
-        page.wait("first seen")
         page.wait("Held by")
+        page.wait("added")
         for count in (9, 10, 11):
             cluster.put([rating(7, average=7 + count / 10, count=count)])
             page.wait(f"→ {count}")

@@ -301,3 +301,61 @@ class PartitionPlan(_message.Message):
     why: str
     replicas: _containers.RepeatedCompositeFieldContainer[Replica]
     def __init__(self, partition: _Optional[int] = ..., route: _Optional[_Union[PartitionRoute, str]] = ..., gateway_id: _Optional[str] = ..., why: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
+
+class GetHistoryRequest(_message.Message):
+    __slots__ = ("method", "json", "message", "start_offset", "limit")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    json: str
+    message: bytes
+    start_offset: int
+    limit: int
+    def __init__(self, method: _Optional[str] = ..., json: _Optional[str] = ..., message: _Optional[bytes] = ..., start_offset: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class GetHistoryResponse(_message.Message):
+    __slots__ = ("table", "generation", "partition", "changes", "truncated", "history_start", "history_start_time", "next_offset")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_START_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_START_TIME_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    generation: int
+    partition: int
+    changes: _containers.RepeatedCompositeFieldContainer[RowChange]
+    truncated: bool
+    history_start: int
+    history_start_time: _timestamp_pb2.Timestamp
+    next_offset: int
+    def __init__(self, table: _Optional[str] = ..., generation: _Optional[int] = ..., partition: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[RowChange, _Mapping]]] = ..., truncated: _Optional[bool] = ..., history_start: _Optional[int] = ..., history_start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., next_offset: _Optional[int] = ...) -> None: ...
+
+class RowChange(_message.Message):
+    __slots__ = ("offset", "generation", "sequence", "time", "row", "before")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    generation: int
+    sequence: int
+    time: _timestamp_pb2.Timestamp
+    row: RowContent
+    before: RowContent
+    def __init__(self, offset: _Optional[int] = ..., generation: _Optional[int] = ..., sequence: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., row: _Optional[_Union[RowContent, _Mapping]] = ..., before: _Optional[_Union[RowContent, _Mapping]] = ...) -> None: ...
+
+class RowContent(_message.Message):
+    __slots__ = ("json", "message")
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    message: bytes
+    def __init__(self, json: _Optional[str] = ..., message: _Optional[bytes] = ...) -> None: ...

@@ -35,7 +35,7 @@ from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.server.health import Health
-from tablegate.gateway.server.metadata import metadata_methods, status_methods
+from tablegate.gateway.server.metadata import history_methods, metadata_methods, status_methods
 from tablegate.gateway.stores.base import Phase, StoreUnavailable
 from tablegate.gateway.stores.notifier import Notifier
 from tablegate.gateway.telemetry.measures import Measures
@@ -223,7 +223,7 @@ class ClusterGateway:
             **queries,
             **metadata_methods(*parts, ends=self.ends, router=self.router),
             **Health(self.catalogue).methods(),
-            **(status_methods(self.store) if self._has_console else {}),
+            **(status_methods(self.store) | history_methods(*parts, router=self.router) if self._has_console else {}),
         }
         console = Console(self.catalogue, data_port=self.port or DEFAULT_PORT) if self._has_console else None
         address = f"127.0.0.1:{self.port}"

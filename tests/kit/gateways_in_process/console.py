@@ -24,7 +24,7 @@ from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.admin import AdminServer
 from tablegate.gateway.server.child import ProcessFile
 from tablegate.gateway.server.health import Health
-from tablegate.gateway.server.metadata import metadata_methods, status_methods
+from tablegate.gateway.server.metadata import history_methods, metadata_methods, status_methods
 from tablegate.gateway.server.metrics import Metrics
 from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE
@@ -165,7 +165,7 @@ class ConsoleGateway(ServerThread):
     def _made(self) -> HttpServer:
         self._loop, self._notifier = asyncio.get_running_loop(), Notifier()
         parts = self.catalogue, self.store, SIGNER, self._notifier
-        queries = query_methods(*parts)
+        queries = {**query_methods(*parts), **history_methods(*parts)}
         own: Methods = {
             **Health(self.catalogue).methods(),
             **status_methods(self.store),

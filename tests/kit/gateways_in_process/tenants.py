@@ -41,7 +41,7 @@ file = "keys.toml"
 [[rule]]
 roles = ["operator"]
 tables = ["*"]
-rights = ["status", "metadata", "explain", "metrics", "reflection"]
+rights = ["status", "metadata", "explain", "history", "metrics", "reflection"]
 
 [[rule]]
 tables = ["invoices"]

@@ -122,7 +122,7 @@ def test_rights() -> None:
         ({"tables": ["tickets"], "roles": []}, '"roles" is no text or list of texts; correct it, or leave it out'),
         ({"methods": ["tenants.v1.X/Y"]}, '"tenants.v1.X/Y", which is no query of the contracts; see tablegate tables'),
         ({"table": ["invoices"]}, '[[rule]] number 1 "table" is unknown; known are anonymous, claims, hide, methods,'),
-        ({"rights": ["root"]}, '"rights" has "root", which is none; there are explain, metadata, metrics, reflection,'),
+        ({"rights": ["root"]}, '"rights" has "root", which is none; there are explain, history, metadata, metrics,'),
         ({}, '[[rule]] number 1 allows nothing; add "tables", "methods" or "rights"'),
         ({"roles": ["a"]}, "allows nothing"),
         ({"rights": ["status"], "hide": ["margin"]}, '"rows" or "hide", which are of tables; name those in "tables"'),

@@ -33,6 +33,7 @@ _RIGHTS: Mapping[str, Right] = {
     f"{_GATEWAY}GetTable": Right.METADATA,
     f"{_GATEWAY}WatchTable": Right.METADATA,
     f"{_GATEWAY}Explain": Right.EXPLAIN,
+    f"{_GATEWAY}GetHistory": Right.HISTORY,
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": Right.REFLECTION,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Right.REFLECTION,
 }

@@ -11,7 +11,7 @@ that what somebody sees is in one place of the file.
     [[rule]]
     roles = ["operator"]
     tables = ["*"]
-    rights = ["status", "metadata", "explain", "metrics", "reflection"]
+    rights = ["status", "metadata", "explain", "history", "metrics", "reflection"]
 
     [[rule]]                                # every principal
     tables = ["orders"]
@@ -58,6 +58,7 @@ class Right(Enum):
     STATUS = "status"
     METADATA = "metadata"
     EXPLAIN = "explain"
+    HISTORY = "history"
     METRICS = "metrics"
     REFLECTION = "reflection"
 

@@ -9,9 +9,9 @@
 Beside them grpc.health.v1 and tablegate.v1.GatewayService, by gRPC, gRPC-Web and Connect. All workers share the port,
 and each answers for all of them. It asks for no certificate: who can reach it may read it.
 
-The queries of the contracts are answered here, too, by Connect alone, as a page may call no other port than its own.
-For them the access file of the data port counts, and its `--host`. Where the data port asks for certificates there are
-no queries here, as who has none would get rows.
+The queries of the contracts are answered here, too, by Connect alone, as a page may call no other port than its own;
+and GetHistory, which gives rows as they do. For them the access file of the data port counts, and its `--host`. Where
+the data port asks for certificates there are none of them here, as who has no certificate would get rows.
 
 Decision: docs/decisions/0102-an-admin-port.md
 Decision: docs/decisions/0148-the-console-asks-its-own-port.md
@@ -93,7 +93,7 @@ def moved_methods() -> Methods:
         raise NotServed("this gateway answers it at its admin port, of --admin; ask there")
 
     method = UnaryMethod(refuse, STATUS_TIMEOUT_S, STATUS_TIMEOUT_S)
-    return {f"/{STATUS_SERVICE}/{name}": method for name in ("GetStatus", "Explain")}
+    return {f"/{STATUS_SERVICE}/{name}": method for name in ("GetStatus", "Explain", "GetHistory")}
 
 
 class ConsoleQueries:

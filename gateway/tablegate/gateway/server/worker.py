@@ -55,7 +55,7 @@ from tablegate.gateway.server.child import (
     send_event,
 )
 from tablegate.gateway.server.health import Health, ReplicatorBeat, live_tables
-from tablegate.gateway.server.metadata import metadata_methods, reflection_methods, status_methods
+from tablegate.gateway.server.metadata import history_methods, metadata_methods, reflection_methods, status_methods
 from tablegate.gateway.server.metrics import PATH as METRICS_PATH
 from tablegate.gateway.server.metrics import Metrics
 from tablegate.gateway.server.transfers import transfer_methods
@@ -116,6 +116,7 @@ class _Worker:
             **status_methods(self._store, is_late=lambda: self._beat.is_late),
             **metadata_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
         }
+        history = history_methods(catalogue, self._store, signer, self._notifier, router=self._router)
         has_admin = config.admin_address is not None
         queries = query_methods(
             catalogue,
@@ -130,7 +131,7 @@ class _Worker:
         methods = {
             **queries,
             **own_methods,
-            **(moved_methods() if has_admin else {}),
+            **(moved_methods() if has_admin else history),
             **(reflection_methods(catalogue) if config.reflection else {}),
         }
         if config.transfers_rows:
@@ -179,7 +180,7 @@ class _Worker:
                 unready_reason=lambda: unready_reason(self._health, self._store, is_late=self._was_late),
                 tls=config.tls_files,
                 data_port=data_port,
-                queries=queries,
+                queries={**queries, **history},
                 gate=self._gate,
                 hosts=config.hosts,
             )

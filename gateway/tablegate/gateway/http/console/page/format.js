@@ -3,6 +3,7 @@
 const NUMBER = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const TIME = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 const NUMBERS = /^(u?int|s?fixed|sint|sfixed)(32|64)$|^(float|double)$/;
 const STEPS = [
   [86_400, "d"],
@@ -55,6 +56,11 @@ export function bytes(value) {
 
 export function clock(ms) {
   return TIME.format(ms);
+}
+
+// The time, with the day where that is another one.
+export function moment(ms) {
+  return new Date(ms).toDateString() === new Date().toDateString() ? clock(ms) : `${DAY.format(ms)}, ${clock(ms)}`;
 }
 
 export function isNumber(column) {

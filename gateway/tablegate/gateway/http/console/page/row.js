@@ -1,8 +1,9 @@
-// One row: what it is, who answers and why, how it has changed since the page was opened, and how to ask for it.
+// One row: what it is, who answers and why, how it has changed, and how to ask for it.
 
 import { useEffect, useState } from "preact/hooks";
 import { unary } from "./api.js";
-import { cell, clock } from "./format.js";
+import { Changes, changedFields, useHistory } from "./changes.js";
+import { cell } from "./format.js";
 import { commandsOf, emptyOf, keyTexts, requestOf, valueOf } from "./requests.js";
 import { keyOf, useRows } from "./rowset.js";
 import { GATEWAY } from "./status.js";
@@ -37,6 +38,7 @@ function One({ table, get, texts, now, dataPort }) {
   const { set, error, again } = useRows(table, live.query, live.request);
   const row = set.all()[0];
   const changes = useChanges(table, set, row);
+  const history = useHistory(table, get, request, row);
   const key = get.params.map((param) => texts[param.name]).join(", ");
   const isLive = live.query.kind === "subscribe";
   const { atMs, list } = changes;
@@ -51,7 +53,7 @@ function One({ table, get, texts, now, dataPort }) {
         <${Shown} ...${{ table, set, row, error, again, isLive }} latest=${list[0]} />
       </div>
       <${Answers} get=${get} request=${request} now=${now} />
-      <${Changes} list=${list} isLive=${isLive} />
+      <${Changes} seen=${list} ...${{ history, isLive, now }} />
       <${Commands} get=${get} request=${request} dataPort=${dataPort} />
     </section>`;
 }
@@ -99,12 +101,7 @@ function useChanges(table, set, row) {
     if (!set.isWhole && !row) return;
     setSeen((before) => {
       if (before.row === row) return before;
-      const fields =
-        row && before.row
-          ? table.columns.filter(
-              (column) => JSON.stringify(row[column.name]) !== JSON.stringify(before.row[column.name]),
-            )
-          : [];
+      const fields = row && before.row ? changedFields(table, before.row, row) : [];
       if (row && before.row && !fields.length) return { ...before, row };
       const what = !row ? "deleted" : before.row ? "changed" : before.list.length ? "is back" : "first seen";
       const change = { id: before.list.length, atMs: Date.now(), what, fields, before: before.row, row };
@@ -161,26 +158,6 @@ function Explanation({ value }) {
       ${(value.partitions ?? []).map(line)}
     </ul>
     ${(value.notPromised ?? []).map((text) => html`<p class="old" key=${text}>${text}</p>`)}`;
-}
-
-function Changes({ list, isLive }) {
-  const field = (change) => (column) => {
-    const [was, is] = [change.before, change.row].map((row) => cell(row[column.name], column));
-    return html`<br key=${column.name} /><span class="dim">${column.field}</span> <bdi>${was}</bdi> → <bdi>${is}</bdi>`;
-  };
-  const line = (change) => html`<li key=${change.id}>
-    <time>${clock(change.atMs)}</time> ${change.what}${change.fields.map(field(change))}
-  </li>`;
-  const shown = list.length
-    ? html`<ol class="plain log" aria-live="polite">
-        ${list.map(line)}
-      </ol>`
-    : html`<p class="dim">None yet.</p>`;
-  return html`<div class="panel">
-    <h2>Changes since you opened this</h2>
-    ${!isLive && html`<p class="dim">The contract has no Subscribe that takes a key: changes do not appear here.</p>`}
-    ${shown}
-  </div>`;
 }
 
 function Commands({ get, request, dataPort }) {
