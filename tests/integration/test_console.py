@@ -1,6 +1,7 @@
 """The console in a real browser: each screen, and what it says where something is missing, old, refused or lost."""
 
 import hashlib
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.gateways_in_process.cluster import GrpcCluster, movie_of
-from tests.kit.gateways_in_process.console import PATHS, Busy, ConsoleGateway, row_of
+from tests.kit.gateways_in_process.console import PATHS, Busy, ConsoleGateway, row_of, silent_stream
 from tests.kit.programs.chromium import PROGRAM, Chromium
 from tests.kit.programs.console_page import PHONE, WIDE, ConsolePage
 from tests.kit.table.accounts import ACCOUNTS
@@ -24,6 +25,8 @@ SCREENS = {
     "live": ("rows/ratings?query=SubscribeRatings", "live"),
     "row": ("row/ratings?movieId=7", "Partition"),
     "calls": ("calls", "Calls a second"),
+    "job": ("job/ratings", "Read up to"),
+    "no-job": ("job/balances_of_none", "There is no such table"),
     "empty": ("rows/balances", "No rows"),
     "nothing": ("rows/nothing", "There is no such table"),
 }
@@ -69,6 +72,35 @@ def test_tables(page, gateway):
         page.wait_for(
             "tbody tr", "it.innerText.includes('ratings') && Number(it.querySelector('.figure').innerText) > 0"
         )
+
+
+def test_the_job_of_a_table(page, gateway):
+    page.open("tables")
+    page.wait("serving")
+    page.click("tbody a[href='#/job/ratings']")
+    page.wait("Real-time Mode")
+    page.wait("ratings-events")
+    page.wait("ratings-dead-letters")
+    assert re.search(r"Newest marker\s+[\d.]+ \w+ ago", page.text())
+    read_to = "document.querySelector('.offsets').innerText"
+    before = page.run(read_to)
+    with Busy(gateway):
+        page.wait_for("[aria-label=Sources] tbody tr", "Number(it.querySelector('.figure').innerText) > 0")
+    assert page.run(read_to) != before
+    unpublished = next(name for name in gateway.catalogue.tables if name not in gateway.tables)
+    page.open(f"job/{unpublished}")
+    page.wait("No job has published this table")
+
+
+def test_a_table_that_no_job_keeps_has_none(browser):
+    with ConsoleGateway({"ratings": 20}, contracts=[RATINGS]) as gateway:
+        gateway.do(lambda: gateway.say(foreign=["ratings"]))
+        page = ConsolePage(browser, gateway.port)
+        page.open("tables")
+        page.wait("no job")
+        page.open("job/ratings")
+        page.wait("No job keeps this table")
+        assert page.complaints() == []
 
 
 def test_rows_are_read_as_one_scrolls(page):
@@ -232,6 +264,38 @@ def test_calls(browser):
         page.wait("GetCustomer")
         subprocess.run(ask, check=True, stdout=subprocess.DEVNULL)
         page.wait_for("tbody tr", "it.innerText.includes('ms')")
+
+
+def test_subscribers(browser):
+    with ConsoleGateway({"ratings": 300}, contracts=[RATINGS]) as gateway:
+        page = ConsolePage(browser, gateway.port)
+        page.open("calls")
+        page.wait("Nobody is subscribed")
+        subscribe = "examples.ratings.v1.RatingsService/SubscribeRatings"
+        with silent_stream(gateway.data_port, subscribe):
+            page.wait_for("[aria-label=Subscribers] tbody tr", "it.innerText.includes('SubscribeRatings')")
+            assert "Streams that are behind" not in page.text()
+            # More than sockets take in, so that what follows waits for the client, which reads nothing.
+            for _ in range(60):
+                gateway.change("ratings", count=5_000)
+            page.wait("Streams that are behind")
+            page.wait_for(".after li", "it.innerText.includes('records behind') && it.innerText.includes('open for')")
+            assert page.complaints() == []
+            assert page.run("document.documentElement.scrollWidth <= innerWidth")
+        page.wait("Nobody is subscribed")
+
+
+def test_subscribers_need_the_right_to_the_status(browser, tmp_path):
+    access = _access_file(tmp_path, rights='["metrics", "reflection"]')
+    with ConsoleGateway({"ratings": 20}, contracts=[RATINGS], has_admin=False, access=access) as gateway:
+        page = ConsolePage(browser, gateway.port)
+        page.open("tables")
+        page.run("sessionStorage.setItem('tablegate-credential', 'the-key')")
+        page.open("calls")
+        page.wait("No calls yet")
+        page.wait("may not ask for status")
+        assert page.complaints() == []
+        page.run("sessionStorage.clear()")
 
 
 def test_the_keyboard_alone(page):

@@ -32,6 +32,11 @@ def test_a_kill_while_one_looks(tmp_path: Path, broker: Broker) -> None:
     )
     with cluster, Chromium() as browser:
         page = ConsolePage(browser, int(cluster["g1"].listens_at.rpartition(":")[2]))
+        page.open("job/ratings")
+        page.wait_for(".figures div", "it.innerText.includes('Newest marker') && it.innerText.includes('ago')")
+        page.wait_for(".offsets", "it.innerText.includes('300')")
+        page.open("calls")
+        page.wait("Nobody is subscribed")
         page.open("map/ratings")
         page.wait_for("[data-gateway=g3]")
         assert _owners(page) == PARTITIONS

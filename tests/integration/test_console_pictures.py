@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.gateways_in_process.cluster import GrpcCluster
-from tests.kit.gateways_in_process.console import Busy, ConsoleGateway
+from tests.kit.gateways_in_process.console import Busy, ConsoleGateway, silent_stream
 from tests.kit.programs.chromium import PROGRAM, Chromium
 from tests.kit.programs.console_page import PHONE, ConsolePage
 from tests.kit.table.filled import ROOT, rating
@@ -20,7 +20,7 @@ from tests.kit.table.filled import ROOT, rating
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(PROGRAM is None, reason="Chromium is not installed")]
 
 PICTURES = ROOT / "docs/images"
-SIZE, MAP_SIZE = (1180, 720), (1180, 540)
+SIZE, MAP_SIZE, LOW_SIZE = (1180, 720), (1180, 540), (1180, 590)
 SECONDS = 75  # until plots have something to show
 ROWS = {
     "stock_ticks": 48,
@@ -64,10 +64,33 @@ def test_pictures_of_one_gateway(browser):
         page.open("calls", size=SIZE, dark=True)
         time.sleep(SECONDS)
         draw(page, "calls")
+        page.open("job/ratings", size=LOW_SIZE)
+        page.wait("ratings-events")
+        time.sleep(SECONDS)
+        draw(page, "job")
         page.open("rows/ratings?query=SubscribeRatings", size=PHONE)
         page.wait("4,812 rows, live")
         time.sleep(2)
         draw(page, "phone")
+
+
+def test_the_picture_of_subscribers(browser):
+    with ConsoleGateway({"ratings": 300, "customers": 20}) as gateway:
+        page = ConsolePage(browser, gateway.port)
+        page.open("calls", size=LOW_SIZE)
+        with (
+            silent_stream(gateway.data_port, "examples.ratings.v1.RatingsService/SubscribeRatings"),
+            silent_stream(gateway.data_port, "examples.customers.v1.CustomersService/SubscribeCustomers"),
+        ):
+            page.wait("SubscribeCustomers")
+            for _ in range(12):
+                gateway.change("ratings", count=4_000)
+                gateway.change("customers", count=10)
+                time.sleep(2)
+            page.wait("Streams that are behind")
+            page.run("document.querySelector('.next').scrollIntoView()")
+            time.sleep(1)
+            draw(page, "subscribers")
 
 
 def test_pictures_of_a_cluster(browser):

@@ -87,11 +87,15 @@ PARTITION_ROUTE_FORWARDED: PartitionRoute
 PARTITION_ROUTE_NONE: PartitionRoute
 
 class GetStatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("with_subscriptions", "with_jobs")
+    WITH_SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    WITH_JOBS_FIELD_NUMBER: _ClassVar[int]
+    with_subscriptions: bool
+    with_jobs: bool
+    def __init__(self, with_subscriptions: _Optional[bool] = ..., with_jobs: _Optional[bool] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("tables", "beat_time", "kafka_reachable", "gateway_id", "gateways", "gateways_poison", "replicator_hangs")
+    __slots__ = ("tables", "beat_time", "kafka_reachable", "gateway_id", "gateways", "gateways_poison", "replicator_hangs", "subscriptions", "jobs")
     TABLES_FIELD_NUMBER: _ClassVar[int]
     BEAT_TIME_FIELD_NUMBER: _ClassVar[int]
     KAFKA_REACHABLE_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +103,8 @@ class GetStatusResponse(_message.Message):
     GATEWAYS_FIELD_NUMBER: _ClassVar[int]
     GATEWAYS_POISON_FIELD_NUMBER: _ClassVar[int]
     REPLICATOR_HANGS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
     tables: _containers.RepeatedCompositeFieldContainer[TableStatus]
     beat_time: _timestamp_pb2.Timestamp
     kafka_reachable: bool
@@ -106,7 +112,49 @@ class GetStatusResponse(_message.Message):
     gateways: _containers.RepeatedCompositeFieldContainer[GatewayStatus]
     gateways_poison: _containers.RepeatedCompositeFieldContainer[PoisonCount]
     replicator_hangs: bool
-    def __init__(self, tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., beat_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., kafka_reachable: _Optional[bool] = ..., gateway_id: _Optional[str] = ..., gateways: _Optional[_Iterable[_Union[GatewayStatus, _Mapping]]] = ..., gateways_poison: _Optional[_Iterable[_Union[PoisonCount, _Mapping]]] = ..., replicator_hangs: _Optional[bool] = ...) -> None: ...
+    subscriptions: _containers.RepeatedCompositeFieldContainer[SubscriptionStatus]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
+    def __init__(self, tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., beat_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., kafka_reachable: _Optional[bool] = ..., gateway_id: _Optional[str] = ..., gateways: _Optional[_Iterable[_Union[GatewayStatus, _Mapping]]] = ..., gateways_poison: _Optional[_Iterable[_Union[PoisonCount, _Mapping]]] = ..., replicator_hangs: _Optional[bool] = ..., subscriptions: _Optional[_Iterable[_Union[SubscriptionStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ...) -> None: ...
+
+class JobStatus(_message.Message):
+    __slots__ = ("table", "run", "reached")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    REACHED_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    run: int
+    reached: _containers.RepeatedCompositeFieldContainer[_changelog_pb2.SourceOffsets]
+    def __init__(self, table: _Optional[str] = ..., run: _Optional[int] = ..., reached: _Optional[_Iterable[_Union[_changelog_pb2.SourceOffsets, _Mapping]]] = ...) -> None: ...
+
+class SubscriptionStatus(_message.Message):
+    __slots__ = ("method", "streams", "gateway_streams", "filling", "behind", "furthest")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    GATEWAY_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    FILLING_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
+    FURTHEST_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    streams: int
+    gateway_streams: int
+    filling: int
+    behind: int
+    furthest: _containers.RepeatedCompositeFieldContainer[StreamStatus]
+    def __init__(self, method: _Optional[str] = ..., streams: _Optional[int] = ..., gateway_streams: _Optional[int] = ..., filling: _Optional[int] = ..., behind: _Optional[int] = ..., furthest: _Optional[_Iterable[_Union[StreamStatus, _Mapping]]] = ...) -> None: ...
+
+class StreamStatus(_message.Message):
+    __slots__ = ("lag_records", "lag_seconds", "open_seconds", "filling", "for_gateway")
+    LAG_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    LAG_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FILLING_FIELD_NUMBER: _ClassVar[int]
+    FOR_GATEWAY_FIELD_NUMBER: _ClassVar[int]
+    lag_records: int
+    lag_seconds: float
+    open_seconds: float
+    filling: bool
+    for_gateway: bool
+    def __init__(self, lag_records: _Optional[int] = ..., lag_seconds: _Optional[float] = ..., open_seconds: _Optional[float] = ..., filling: _Optional[bool] = ..., for_gateway: _Optional[bool] = ...) -> None: ...
 
 class PoisonCount(_message.Message):
     __slots__ = ("reason", "count")
@@ -179,20 +227,22 @@ class GenerationStatus(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., state: _Optional[_Union[GenerationState, str]] = ..., waits_for: _Optional[str] = ..., assigned: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionStatus(_message.Message):
-    __slots__ = ("partition", "phase", "next_offset", "end_offset", "as_of_time", "state")
+    __slots__ = ("partition", "phase", "next_offset", "end_offset", "as_of_time", "state", "marker_time")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     AS_OF_TIME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    MARKER_TIME_FIELD_NUMBER: _ClassVar[int]
     partition: int
     phase: _cluster_pb2.ReplicaPhase
     next_offset: int
     end_offset: int
     as_of_time: _timestamp_pb2.Timestamp
     state: PartitionState
-    def __init__(self, partition: _Optional[int] = ..., phase: _Optional[_Union[_cluster_pb2.ReplicaPhase, str]] = ..., next_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., as_of_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., state: _Optional[_Union[PartitionState, str]] = ...) -> None: ...
+    marker_time: _timestamp_pb2.Timestamp
+    def __init__(self, partition: _Optional[int] = ..., phase: _Optional[_Union[_cluster_pb2.ReplicaPhase, str]] = ..., next_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., as_of_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., state: _Optional[_Union[PartitionState, str]] = ..., marker_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class GetTableRequest(_message.Message):
     __slots__ = ("table",)

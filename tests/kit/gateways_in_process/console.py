@@ -2,9 +2,11 @@
 
 import asyncio
 import random
+import socket
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,12 +23,16 @@ from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.server import HttpServer, WebProtocol, web_protocols
 from tablegate.gateway.query.call import Methods
 from tablegate.gateway.query.service import query_methods
+from tablegate.gateway.query.subscribe.open_streams import OpenStreams
+from tablegate.gateway.replication.records import RUN_AT
 from tablegate.gateway.server.admin import AdminServer
 from tablegate.gateway.server.child import ProcessFile
 from tablegate.gateway.server.health import Health
 from tablegate.gateway.server.metadata import history_methods, metadata_methods, status_methods
 from tablegate.gateway.server.metrics import Metrics
+from tablegate.gateway.server.subscriptions import Subscriptions
 from tablegate.gateway.stores.notifier import Notifier
+from tablegate.v1.changelog_pb2 import JOB_MODE_REALTIME
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE
 from tablegate.v1.status_pb2 import (
     PARTITION_STATE_LIVE,
@@ -99,6 +105,7 @@ class ConsoleGateway(ServerThread):
         self.catalogue = bind(merge([load_descriptors(path) for path in contracts]))
         self.data_port = free_port()
         self.kafka_reachable = True
+        self._published_ms = now_ms()
         self.chance = random.Random(7)
         self.store = MemoryStore()
         self.tables = {
@@ -133,8 +140,8 @@ class ConsoleGateway(ServerThread):
         row = row_of(self.catalogue, name, number, self.chance)
         self.do(lambda: self.tables[name].delete([row]))
 
-    def say(self) -> None:
-        """Let the store say of all tables how far they are, as the replicator does."""
+    def say(self, *, foreign: Collection[str] = ()) -> None:
+        """Let the store say of all tables how far they are, as the replicator does; of some that others write them."""
         status = GetStatusResponse(kafka_reachable=self.kafka_reachable)
         status.beat_time.GetCurrentTime()
         for name in sorted(self.catalogue.tables):
@@ -146,11 +153,18 @@ class ConsoleGateway(ServerThread):
                 continue
             entry = status.tables.add(table=name, serving=True, state=TABLE_STATE_SERVING)
             entry.manifest.generation, entry.manifest.partition_count = table.generation, table.partition_count
+            entry.manifest.changelog_topic = f"{name}-g{table.generation}-changelog"
+            if name in foreign:
+                entry.manifest.foreign.SetInParent()
+            entry.manifest.mode = JOB_MODE_REALTIME
+            entry.manifest.publish_time.FromMilliseconds(self._published_ms)
+            read = {(f"{name}-events", number): table.sequence // 3 + number for number in range(3)}
             for partition, offset in table.next_offsets.items():
-                table.move(partition)
+                table.move(partition, source_offsets={**read, RUN_AT: 12})
                 one = entry.partitions.add(partition=partition, phase=REPLICA_PHASE_LIVE, state=PARTITION_STATE_LIVE)
                 one.next_offset = one.end_offset = offset
                 one.as_of_time.GetCurrentTime()
+                one.marker_time.GetCurrentTime()
         self.store.set_status(status.SerializeToString())
 
     def do(self, work: Callable[[], None]) -> None:
@@ -165,10 +179,12 @@ class ConsoleGateway(ServerThread):
     def _made(self) -> HttpServer:
         self._loop, self._notifier = asyncio.get_running_loop(), Notifier()
         parts = self.catalogue, self.store, SIGNER, self._notifier
-        queries = {**query_methods(*parts), **history_methods(*parts)}
+        file = ProcessFile(Path(self._scratch.name), name="worker-0", parent=1)
+        subscriptions = Subscriptions(streams := OpenStreams(), self.store, file)
+        queries = {**query_methods(*parts, streams=streams), **history_methods(*parts)}
         own: Methods = {
             **Health(self.catalogue).methods(),
-            **status_methods(self.store),
+            **status_methods(self.store, subscriptions=subscriptions),
             **metadata_methods(*parts),
         }
         gate = None if self._access is None else Gate(self._access, self.catalogue)
@@ -177,7 +193,6 @@ class ConsoleGateway(ServerThread):
         metrics: list[Metrics] = []
 
         def protocols(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
-            file = ProcessFile(Path(self._scratch.name), name="worker-0", parent=1)
             metrics.append(Metrics(calls, self.store, file, lambda: {"connections": data.connections}))
             return *web(methods, calls), *metrics
 
@@ -247,3 +262,15 @@ class Busy:
                 if row_count:
                     self._gateway.change(name, count=chance.randrange(1, 5 * (place + 1)))
             self._gateway.do(self._gateway.say)
+
+
+@contextmanager
+def silent_stream(port: int, method: str) -> Iterator[None]:
+    """Open a stream by Connect at a port of this machine, and read nothing of it, until the context ends."""
+    body = b"\0\0\0\0\2{}"
+    head = f"POST /{method} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/connect+json\r\n"
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        client.connect(("127.0.0.1", port))
+        client.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        yield

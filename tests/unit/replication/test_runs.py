@@ -7,6 +7,7 @@ import pytest
 from tablegate.gateway.contract.types import RUN_BYTES, Partition, StoreId, make_version
 from tablegate.gateway.replication.records import RUN_AT
 from tablegate.gateway.replication.replicator import Replicator
+from tablegate.gateway.server.job_progress import job_statuses
 from tablegate.gateway.stores.base import Applied, Change, Phase, Position
 from tests.kit.replication.memory_log import MemoryBroker
 from tests.kit.replication.replicator import PARTITIONS, FakeClock, Gateway, Job, key_of, value_of
@@ -42,6 +43,30 @@ def replace_run(job: Job, run: int) -> Job:
     other = Job(job.broker, topic_id=job.topic_id)
     other.begin_run(run)
     return other
+
+
+def test_the_status_has_the_time_of_the_newest_marker(job: Job, gateway: Gateway) -> None:
+    job.put(MOVIES, count=10)
+    gateway.seconds(5)
+    assert not any(each.HasField("marker_time") for each in gateway.table_status().partitions), "a row is no marker"
+    job.mark_all({0: 10, 1: 7})
+    gateway.seconds(5)
+    marked = [each.marker_time.ToMilliseconds() for each in gateway.table_status().partitions]
+    assert all(marked)
+    job.put(MOVIES, count=11)
+    gateway.seconds(5)
+    assert [each.marker_time.ToMilliseconds() for each in gateway.table_status().partitions] == marked
+
+
+def test_the_status_has_what_every_partition_has_reached(job: Job, gateway: Gateway) -> None:
+    job.mark_all({0: 10, 1: 7})
+    job.mark(1, {0: 15, 1: 9})
+    gateway.seconds(5)
+    with gateway.store.snapshot() as snapshot:
+        [status] = job_statuses(snapshot, ["ratings", "unknown"])
+    assert (status.table, status.run) == ("ratings", 5)
+    [reached] = status.reached
+    assert (reached.topic, dict(reached.next_offsets)) == ("ratings", {0: 10, 1: 7})
 
 
 def test_rows_of_a_frozen_job_are_not_shown(job: Job, gateway: Gateway) -> None:

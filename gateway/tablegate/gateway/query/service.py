@@ -39,6 +39,7 @@ from tablegate.gateway.query.range import range_handler
 from tablegate.gateway.query.scan import scan_handler
 from tablegate.gateway.query.serving import NowMs, TableAccess, error_for_store, wall_clock_ms
 from tablegate.gateway.query.subscribe.live_table import LiveTable
+from tablegate.gateway.query.subscribe.open_streams import OpenStreams
 from tablegate.gateway.query.subscribe.subscription import subscribe_handler
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tablegate.gateway.stores.notifier import Notifier
@@ -105,12 +106,13 @@ def query_methods(
     limits: QueryLimits = DEFAULT_LIMITS,
     measures: Measures | None = None,
     is_traced: bool = False,
+    streams: OpenStreams | None = None,
 ) -> Methods:
     """Return the methods of the contracts' services, by path.
 
     `notifier` says when the store has changed; `ends` asks Kafka what `latest` means; `router` asks other gateways,
     None where this one stands alone; `limits` bounds answers, messages and waits; `measures` has how fresh and how late
-    answers are; `is_traced`: what they read is in their spans.
+    answers are; `is_traced`: what they read is in their spans; `streams` gets the Subscribe streams that are open.
     """
     accesses = table_accesses(
         catalogue,
@@ -124,15 +126,16 @@ def query_methods(
         measures=measures,
         is_traced=is_traced,
     )
-    live = {name: LiveTable(access) for name, access in accesses.items()}
+    streams = OpenStreams() if streams is None else streams
+    live = {name: LiveTable(access, streams) for name, access in accesses.items()}
     viewed = {name: ViewedAccess(access) for name, access in accesses.items()}
     methods: dict[str, Method] = {
         path: _method(query, viewed[query.table.name], live[query.table.name])
         for path, query in catalogue.queries.items()
     }
-    for path, streams in catalogue.other_methods.items():
+    for path, is_stream in catalogue.other_methods.items():
         text = f'method "{path}" is no query: its contract has no (tablegate.v1.query) option on it'
-        methods[path] = StreamMethod(_refuse_stream(text)) if streams else _refuse_unary(text)
+        methods[path] = StreamMethod(_refuse_stream(text)) if is_stream else _refuse_unary(text)
     return methods
 
 

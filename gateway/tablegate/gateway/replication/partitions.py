@@ -79,7 +79,8 @@ class PartitionReplica:
     `whole_s`: when Kafka was asked last for an end that is reached, so that all that comes now is younger; None: not
     yet. `batch`: keeps the batches of an atomic table together; None for others. `end_times`: when the
     end of a topic that others write was seen; None of our own. `whole_at`: how far another gateway was that its rows
-    came from, as it has to be the same changelog up to there; None where they came from the changelog.
+    came from, as it has to be the same changelog up to there; None where they came from the changelog. `marker_ms`:
+    when Kafka appended the newest marker; 0 where none was read since this was made.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class PartitionReplica:
         self.end_offset = barrier
         self.rows_applied = 0
         self.stale_records = 0
+        self.marker_ms = 0
         self._store = store
         self.store_id = machine.subject.store_id
         self._reader = reader
@@ -203,6 +205,7 @@ class PartitionReplica:
         if self._whole_at is not None and position.next_offset >= self._whole_at.next_offset:
             self._whole_at = None
         self._note_time(position.as_of_ms)
+        self.marker_ms = batch.marker_ms or self.marker_ms
         self.end_offset = max(self.end_offset, position.next_offset)
         if arrival is not None:
             self._machine.move(arrival)

@@ -103,7 +103,8 @@ class SkippedRecords:
 class Batch:
     """What records come to, before it is stored: changes, the bookmark of the newest marker, and what was skipped.
 
-    `last_repeat`: offset of the last row that a gateway has appended again; -1 where there is none.
+    `last_repeat`: offset of the last row that a gateway has appended again; -1 where there is none. `marker_ms`: when
+    Kafka appended the newest marker; 0 where there is none.
     """
 
     changes: list[Change]
@@ -112,6 +113,7 @@ class Batch:
     is_final: bool
     skipped: list[tuple[str, Offset]] = field(default_factory=list)
     last_repeat: int = -1
+    marker_ms: int = 0
 
 
 class RecordReader:
@@ -191,6 +193,7 @@ class RecordReader:
                     append(_change(Change, (offset, key, version, row, time_ms)))
                 elif is_marker_key(key):
                     self._read_marker(value, batch)
+                    batch.marker_ms = known_time_ms(time_ms)
                     run = batch.source_offsets.get(RUN_AT, 0).to_bytes(RUN_BYTES, "big")
                     if batch.is_final:
                         batch.as_of_ms = known_time_ms(time_ms)

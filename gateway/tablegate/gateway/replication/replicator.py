@@ -704,4 +704,6 @@ def _partition_status(replica: PartitionReplica) -> PartitionStatus:
         state=PARTITION_STATES[replica.state],
     )
     status.as_of_time.FromMilliseconds(replica.position.as_of_ms)
+    if replica.marker_ms:
+        status.marker_time.FromMilliseconds(replica.marker_ms)
     return status

@@ -261,6 +261,26 @@ class ProcessFile:
         """Return the numbers of all children of this gateway."""
         return [numbers for path in sorted(self._path.parent.glob("*.json")) if (numbers := self._read(path))]
 
+    def others(self) -> list[Numbers]:
+        """Return the numbers of all children but this one."""
+        return [numbers for numbers in self.all() if numbers.get("process") != self._name]
+
+    def want(self, name: str) -> None:
+        """Leave word that what is called `name` is wanted in the files."""
+        with suppress(OSError):  # a full disk: nobody hears of it
+            self._path.parent.mkdir(exist_ok=True)
+            self._wanted(name).touch()
+
+    def is_wanted(self, name: str, *, within_s: float) -> bool:
+        """Return whether somebody has wanted it so lately."""
+        try:
+            return time.time() - self._wanted(name).stat().st_mtime < within_s
+        except OSError:
+            return False
+
+    def _wanted(self, name: str) -> Path:
+        return self._path.parent / f"{name}.wanted"
+
     def before(self) -> Numbers:
         """Return the numbers of the child that this one took the place of; empty where there is none."""
         return self._read(self._path)

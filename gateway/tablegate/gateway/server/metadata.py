@@ -24,7 +24,7 @@ from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.http.json_codec import JsonCodec
 from tablegate.gateway.http.server import keys_limits_of
-from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, TopicEnds, UnaryMethod
+from tablegate.gateway.query.call import Answer, Call, DuplexMethod, Methods, StreamMethod, TopicEnds, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, QueryError, ShuttingDown, StoreAway
 from tablegate.gateway.query.explain import Explainer
 from tablegate.gateway.query.requests import parse
@@ -33,6 +33,8 @@ from tablegate.gateway.query.service import table_accesses
 from tablegate.gateway.query.serving import NowMs, TableAccess, wall_clock_ms
 from tablegate.gateway.query.whereabouts import table_metadata
 from tablegate.gateway.server.health import HEALTH_SERVICE
+from tablegate.gateway.server.job_progress import job_statuses
+from tablegate.gateway.server.subscriptions import Subscriptions
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tablegate.gateway.stores.changes import StoreChanges
 from tablegate.gateway.stores.notifier import Notifier
@@ -41,6 +43,8 @@ from tablegate.v1 import status_pb2 as gateway_status_pb2
 from tablegate.v1.status_pb2 import (
     ExplainRequest,
     GetHistoryRequest,
+    GetStatusRequest,
+    GetStatusResponse,
     GetTableRequest,
     GetTableResponse,
     TableMetadata,
@@ -52,29 +56,48 @@ STATUS_SERVICE = "tablegate.v1.GatewayService"
 STATUS_TIMEOUT_S = 5.0
 HISTORY_PATH = f"/{STATUS_SERVICE}/GetHistory"
 
-_REPLICATOR_HANGS = gateway_status_pb2.GetStatusResponse(replicator_hangs=True).SerializeToString()
+_REPLICATOR_HANGS = GetStatusResponse(replicator_hangs=True).SerializeToString()
 READ_EVERY_S = 0.25  # changes that come within it are sent as one
 READ_TIMES = 20  # as long as reading took the last time: tables of many partitions are read less often
 
 Found = TypeVar("Found")
 
 
-def status_methods(store: StoreReader, *, is_late: Callable[[], bool] = lambda: False) -> Methods:
+def status_methods(
+    store: StoreReader,
+    *,
+    is_late: Callable[[], bool] = lambda: False,
+    subscriptions: Subscriptions | None = None,
+) -> Methods:
     """Return GetStatus, answered with the bytes that the replicator left in `store`.
 
-    With `is_late` they are old, and the answer says so.
+    With `is_late` they are old, and the answer says so. `subscriptions`: what it says of streams. That, and how far
+    jobs have come, is for who asks for it.
     """
 
-    def get_status(_data: bytes, _call: Call) -> bytes:
+    def get_status(data: bytes, _call: Call) -> Answer:
+        request: Any = parse(GetStatusRequest, data)
         try:
             with store.snapshot() as snapshot:
                 status = snapshot.status()
+                # Messages that follow on one another are one message.
+                if request.with_jobs:
+                    status += GetStatusResponse(jobs=job_statuses(snapshot, _tables_of(status))).SerializeToString()
         except StoreUnavailable as error:
             raise StoreAway from error
-        # Messages that follow on one another are one message.
-        return status + _REPLICATOR_HANGS if is_late() else status
+        if is_late():
+            status += _REPLICATOR_HANGS
+        return with_subscriptions(status) if request.with_subscriptions and subscriptions is not None else status
+
+    async def with_subscriptions(status: bytes) -> bytes:
+        assert subscriptions is not None
+        return status + (await subscriptions.status()).SerializeToString()
 
     return {f"/{STATUS_SERVICE}/GetStatus": UnaryMethod(get_status, STATUS_TIMEOUT_S, STATUS_TIMEOUT_S)}
+
+
+def _tables_of(status: bytes) -> list[str]:
+    return [table.table for table in GetStatusResponse.FromString(status).tables]
 
 
 def metadata_methods(

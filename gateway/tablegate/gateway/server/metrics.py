@@ -10,7 +10,7 @@ less, and by `telemetry.measures` in general.
 Decision: docs/decisions/0038-one-worker-answers-metrics.md
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib import metadata
 from itertools import accumulate
@@ -45,12 +45,11 @@ Sample = tuple[Sequence[str], float]
 class Metrics(Collector):
     """Serves /metrics, and keeps this worker's numbers in its file.
 
-    `connections`: how many clients have here ("connections"), and what they hold ("kept_bytes").
+    `connections`: how many clients have here ("connections"), what they hold ("kept_bytes"), and what else is to stand
+    in the file.
     """
 
-    def __init__(
-        self, calls: Calls, store: StoreReader, file: ProcessFile, connections: Callable[[], Mapping[str, int]]
-    ) -> None:
+    def __init__(self, calls: Calls, store: StoreReader, file: ProcessFile, connections: Callable[[], Numbers]) -> None:
         self._calls = calls
         self._store = store
         self._file = file

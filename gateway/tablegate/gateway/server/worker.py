@@ -43,6 +43,7 @@ from tablegate.gateway.query.call import Methods
 from tablegate.gateway.query.explain import Explainer
 from tablegate.gateway.query.service import query_methods, table_accesses
 from tablegate.gateway.query.serving import wall_clock_ms
+from tablegate.gateway.query.subscribe.open_streams import OpenStreams
 from tablegate.gateway.server.admin import AdminServer, moved_methods, unready_reason
 from tablegate.gateway.server.call_log import CallLog
 from tablegate.gateway.server.child import (
@@ -58,6 +59,7 @@ from tablegate.gateway.server.health import Health, ReplicatorBeat, live_tables
 from tablegate.gateway.server.metadata import history_methods, metadata_methods, reflection_methods, status_methods
 from tablegate.gateway.server.metrics import PATH as METRICS_PATH
 from tablegate.gateway.server.metrics import Metrics
+from tablegate.gateway.server.subscriptions import Subscriptions
 from tablegate.gateway.server.transfers import transfer_methods
 from tablegate.gateway.server.worker_pipe import WorkerEnd
 from tablegate.gateway.stores.base import Snapshot, StoreReader, StoreUnavailable
@@ -111,9 +113,11 @@ class _Worker:
             # The other gateways stand in the status. To hear of it by the notifier is sooner than by the timer, and a
             # switch of generations is a matter of moments.
             self._notifier.listen(on_change=self._note, on_shutdown=lambda: None)
+        streams, process_file = OpenStreams(), ProcessFile.of(config)
+        subscriptions = Subscriptions(streams, self._store, process_file)
         own_methods = {
             **self._health.methods(),
-            **status_methods(self._store, is_late=lambda: self._beat.is_late),
+            **status_methods(self._store, is_late=lambda: self._beat.is_late, subscriptions=subscriptions),
             **metadata_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
         }
         history = history_methods(catalogue, self._store, signer, self._notifier, router=self._router)
@@ -127,6 +131,7 @@ class _Worker:
             router=self._router,
             measures=measures,
             is_traced=self._tracer is not None,
+            streams=streams,
         )
         methods = {
             **queries,
@@ -151,8 +156,12 @@ class _Worker:
             self._metrics = Metrics(
                 calls,
                 self._store,
-                ProcessFile.of(config),
-                lambda: {"connections": self._server.connections, "kept_bytes": self._server.kept_bytes},
+                process_file,
+                lambda: {
+                    "connections": self._server.connections,
+                    "kept_bytes": self._server.kept_bytes,
+                    **subscriptions.numbers(),
+                },
             )
             if has_admin:
                 return web(methods, calls)

@@ -13,6 +13,7 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import PartitionUnavailable, QueryError
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster
+from tablegate.gateway.query.subscribe.open_streams import OpenStreams
 from tablegate.gateway.query.visible_rows import row_parser
 from tablegate.gateway.stores.base import Snapshot, StoreUnavailable
 from tablegate.gateway.stores.changes import StoreChanges
@@ -27,9 +28,10 @@ def is_same(served: ServedGeneration, other: ServedGeneration) -> bool:
 
 
 class LiveTable:
-    """Keeps the broadcaster of the generation that is served. One event loop."""
+    """Keeps the broadcaster of the generation that is served. One event loop. `streams`: all that are open."""
 
-    def __init__(self, access: TableAccess) -> None:
+    def __init__(self, access: TableAccess, streams: OpenStreams) -> None:
+        self.streams = streams
         self.notifier = access.notifier
         self.on_shutdown: set[Callable[[], None]] = set()  # of streams that wait for other gateways
         self._access = access

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 
 from tablegate.gateway.contract.catalogue import SubscribeQuery
-from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.query.call import Call
 from tablegate.gateway.query.errors import (
     PartitionUnavailable,
@@ -41,6 +41,7 @@ from tablegate.gateway.query.subscribe.cursor import (
 )
 from tablegate.gateway.query.subscribe.live_table import LiveTable, is_same
 from tablegate.gateway.query.subscribe.messages import ChangeEncoder, Positions, ProgressEncoder, cursor_of, sources_of
+from tablegate.gateway.query.subscribe.open_streams import Sent
 from tablegate.gateway.query.subscribe.selections import SubscribeReader, SubscribeRequest
 from tablegate.gateway.stores.base import Snapshot, StoredPartition
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
@@ -135,6 +136,21 @@ class LocalStream:
     def _may_leave(self) -> bool:
         """Return whether other gateways may go on where this one cannot."""
         return self._scope is not None or self._plan.access.router.is_clustered
+
+    def sent(self) -> Sent:
+        """Return up to where it was sent."""
+        if not self.is_open:
+            return Sent(StoreId(0), {}, is_filling=True)
+        store_id, partitions = self._served.store_id, self._selection.partitions
+        member, broadcaster = self._subscriber, self._broadcaster
+        if member is None or broadcaster is None or member.is_evicted:
+            return Sent(store_id, self._cursor.change_positions, self._cursor.filling < len(partitions))
+        if not member.has_messages:
+            # Its copy is where the broadcaster is: what was not sent was not for it.
+            positions = {each: broadcaster.change_positions[each] for each in partitions}
+        else:
+            positions = self._cursor.change_positions if member.newest is None else dict(member.newest.change_positions)
+        return Sent(store_id, positions, is_filling=False)
 
     def _leave(self) -> None:
         """Leave the broadcaster."""

@@ -39,6 +39,7 @@ from tablegate.gateway.query.serving import Scope, ServedGeneration, TableAccess
 from tablegate.gateway.query.subscribe.live_table import LiveTable
 from tablegate.gateway.query.subscribe.local import LocalStream, Pace, SubscribePlan
 from tablegate.gateway.query.subscribe.messages import MergedCursor, client_token
+from tablegate.gateway.query.subscribe.open_streams import OpenStream, Sent
 from tablegate.gateway.query.subscribe.sources import Group, PartCall, PartitionSources, PartitionStream
 from tablegate.gateway.stores.base import Phase, Position, StoreUnavailable
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
@@ -63,7 +64,7 @@ def subscribe_handler(query: SubscribeQuery, access: TableAccess, live: LiveTabl
     return handle
 
 
-class Subscription:
+class Subscription(OpenStream):
     """One stream, of whichever sources there are. `_cursor` says where a copy is that has all that was yielded."""
 
     _served: ServedGeneration
@@ -81,7 +82,9 @@ class Subscription:
         forwarded = call.forwarded
         self._scope = None if forwarded is None else plan.access.scope(forwarded)
         self._may_ask_others = self._scope is None and self._router.is_clustered
-        self._pace = Pace(call, self._asked.progress_s, limits, is_part=self._scope is not None)
+        self.path, self.is_part, self.opened_s = plan.query.path, self._scope is not None, time.monotonic()
+        self._pace = Pace(call, self._asked.progress_s, limits, is_part=self.is_part)
+        self._local: LocalStream | None = None  # while its messages are those of the stream
         self._cursor = MergedCursor()
         self._starts_live = False  # nothing is sent until each source has said from where on it sends changes
         self._streams: list[PartitionStream] = []
@@ -100,23 +103,32 @@ class Subscription:
         First those of this gateway's store, for as long as it has all partitions: one source needs no merging, its
         messages are those of the stream. Where it stops and others may go on, `_asked` has the token to go on from.
         """
-        is_local = True
-        while is_local:
-            local = LocalStream(self._plan, self._asked, self._call, self._pace, self._scope)
-            is_local = False
-            try:
-                async with aclosing(local.messages()) as messages:
-                    async for message in messages:
-                        yield message
-            except (PartitionUnavailable, StoreUnavailable) as reason:
-                if not self._may_ask_others:
-                    raise
-                # Once more where it had begun: perhaps it lacks partitions of a table that begins anew.
-                is_local = local.is_open and isinstance(reason, PartitionUnavailable)
-            self._asked = replace(self._asked, resume_token=local.token())
-        async with aclosing(self._merged()) as merged:
-            async for message in merged:
-                yield message
+        with self._plan.live.streams.hold(self):
+            is_local = True
+            while is_local:
+                local = self._local = LocalStream(self._plan, self._asked, self._call, self._pace, self._scope)
+                is_local = False
+                try:
+                    async with aclosing(local.messages()) as messages:
+                        async for message in messages:
+                            yield message
+                except (PartitionUnavailable, StoreUnavailable) as reason:
+                    if not self._may_ask_others:
+                        raise
+                    # Once more where it had begun: perhaps it lacks partitions of a table that begins anew.
+                    is_local = local.is_open and isinstance(reason, PartitionUnavailable)
+                self._asked = replace(self._asked, resume_token=local.token())
+            self._local = None
+            async with aclosing(self._merged()) as merged:
+                async for message in merged:
+                    yield message
+
+    def sent(self) -> Sent:
+        """Return up to where it was sent."""
+        if self._local is not None:
+            return self._local.sent()
+        is_filling = not all(map(self._cursor.is_done, self._partitions))
+        return Sent(self._served.store_id, self._cursor.change_positions, is_filling)
 
     async def _merged(self) -> AsyncGenerator[bytes, None]:
         """Yield the stream of several sources."""

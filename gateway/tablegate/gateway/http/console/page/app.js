@@ -5,6 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { getJson } from "./api.js";
 import { Calls } from "./calls.js";
 import { age } from "./format.js";
+import { Job } from "./job.js";
 import { PartitionMap } from "./map.js";
 import { Row } from "./row.js";
 import { Rows } from "./rows.js";
@@ -73,14 +74,14 @@ function Shell() {
     return () => removeEventListener("hashchange", move);
   }, []);
   useEffect(() => {
-    const name = SCREENS.find(([screen]) => screen === place.screen)?.[1] ?? "Row";
+    const name = SCREENS.find(([screen]) => screen === place.screen)?.[1] ?? (place.screen === "job" ? "Job" : "Row");
     document.title = `${[name, place.table].filter(Boolean).join(" of ")} · Tablegate`;
   }, [place]);
   const skip = (event) => {
     event.preventDefault();
     main.current.focus();
   };
-  const current = place.screen === "row" ? "rows" : place.screen;
+  const current = { row: "rows", job: "tables" }[place.screen] ?? place.screen;
   return html`<a class="skip" href="#main" onClick=${skip}>To the content</a>
     <header>
       <a class="brand" href="#/"><img src="console/icon.svg" alt="" width="20" height="20" />Tablegate</a>
@@ -152,6 +153,8 @@ function Screen({ place, status, contracts, now }) {
     case "rows":
     case "row":
       return html`<${RowsScreen} place=${place} contracts=${contracts} now=${now} />`;
+    case "job":
+      return html`<${JobScreen} place=${place} status=${status} now=${now} />`;
     case "calls":
       return html`<${Calls} now=${now} />`;
     default:
@@ -163,10 +166,21 @@ function Screen({ place, status, contracts, now }) {
 function TablesScreen({ status, contracts, now }) {
   const { value, error, atMs, again } = status;
   if (!value) return html`<${Waiting} title="Tables" asked=${status} what="the tables" />`;
-  // Clocks of browsers may be wrong: what the gateway said is counted on from when it came.
-  const serverNow = value.beatTime && !value.replicatorHangs ? Date.parse(value.beatTime) + now - atMs : now;
   return html`<${Stale} ...${{ error, atMs, now, again }} />
-    <${Tables} status=${value} contracts=${contracts.value} serverNow=${serverNow} />`;
+    <${Tables} status=${value} contracts=${contracts.value} serverNow=${serverTime(status, now)} />`;
+}
+
+// Clocks of browsers may be wrong: what the gateway said is counted on from when it came.
+function serverTime({ value, atMs }, now) {
+  return value?.beatTime && !value.replicatorHangs ? Date.parse(value.beatTime) + now - atMs : now;
+}
+
+function JobScreen({ place, status, now }) {
+  const tables = (status.value?.tables ?? []).map((each) => each.table);
+  const table = place.table || tables[0];
+  if (!table) return html`<${Waiting} title="Job" asked=${status} what="the tables" />`;
+  const serverNow = serverTime(status, now);
+  return html`<${Job} key=${table} status=${status.value} ...${{ table, tables, serverNow, now, go }} />`;
 }
 
 function MapScreen({ place, status, contracts, now }) {

@@ -1,9 +1,10 @@
-// Calls a second and their p99, by method, as /metrics has them: of all workers of this gateway.
+// Calls a second and their p99, by method, as /metrics has them: of all workers of this gateway. Below, the streams.
 
 import { getText } from "./api.js";
 import { bytes, count, milliseconds, rate } from "./format.js";
 import { CallHistory, countsOf, parse, total } from "./metrics.js";
 import { Plot } from "./plot.js";
+import { Subscribers } from "./subscribers.js";
 import { Empty, html, List, Loading, Problem, Stale, usePolled } from "./ui.js";
 
 const EVERY_MS = 2_000;
@@ -22,7 +23,7 @@ export function Calls({ now }) {
   if (!value) {
     const shown = error ? html`<${Problem} error=${error} again=${again} />` : html`<${Loading} what="the metrics" />`;
     return html`<h1>Calls</h1>
-      ${shown}`;
+      ${shown} ${error?.kind === "refused" && html`<${Subscribers} now=${now} />`}`;
   }
   const methods = history
     .methods()
@@ -30,7 +31,8 @@ export function Calls({ now }) {
   return html`<h1>Calls</h1>
     <${Stale} ...${{ error, atMs, now, again }} />
     <${Figures} samples=${value} methods=${methods} />
-    ${methods.length ? html`<${Methods} methods=${methods} />` : html`<${NoCalls} />`}`;
+    ${methods.length ? html`<${Methods} methods=${methods} />` : html`<${NoCalls} />`}
+    <${Subscribers} now=${now} />`;
 }
 
 function newest(values) {

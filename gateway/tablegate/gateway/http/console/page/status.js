@@ -48,6 +48,12 @@ export function summary(table, now) {
   };
 }
 
+// How old the newest marker of a table's job is, in the partition that has waited the longest; null of none.
+export function markerAge(table, now) {
+  const ages = (table.partitions ?? []).map((each) => secondsSince(each.markerTime, now));
+  return ages.length && ages.every((each) => each != null) ? Math.max(0, ...ages) : null;
+}
+
 function lagOf({ endOffset = 0, nextOffset = 0 }) {
   return Math.max(0, Number(endOffset) - Number(nextOffset));
 }

@@ -3,7 +3,7 @@
 import { unary } from "./api.js";
 import { age, count, NONE, rate, short } from "./format.js";
 import { Plot } from "./plot.js";
-import { ratesOf, stateOf, summary } from "./status.js";
+import { markerAge, ratesOf, stateOf, summary } from "./status.js";
 import { Empty, html, List, usePolled } from "./ui.js";
 
 const COUNT_EVERY_MS = 15_000;
@@ -17,6 +17,7 @@ const HEADS = [
   ["Lag", "number"],
   ["Records applied per second"],
   ["Set aside", "number"],
+  ["Job's marker", "number"],
   ["Partitions here"],
 ];
 
@@ -35,7 +36,8 @@ export function Tables({ status, contracts, serverNow }) {
     <//>
     <p class="hint">
       Rows: of tables whose contract has a Count. Age: nothing that was committed to the changelog before it is missing
-      here. Set aside: records that could not be applied, since the replicator began.
+      here. Set aside: records that could not be applied, since the replicator began. Job's marker: how old the job's newest
+      word is of a batch that it has finished.
     </p>`;
 }
 
@@ -51,6 +53,7 @@ function Line({ table, rows, about, serverNow }) {
   const name = encodeURIComponent(table.table);
   const why = table.fault || table.problem || table.repairProblem;
   const restoring = `${short(table.restoreRowsPerSecond)} rows/s, ${age(table.restoreSecondsLeft)} left`;
+  const marker = markerText(table, serverNow);
   const mapLabel = `${here} of ${of} partitions of ${table.table}: see the map`;
   return html`<tr>
     <th scope="row">
@@ -70,10 +73,23 @@ function Line({ table, rows, about, serverNow }) {
       <${Plot} values=${ratesOf(table.table)} label=${`records of ${table.table} applied per second, of late`} />
     </td>
     <td data-label="Set aside" class=${`number ${setAside ? "old" : ""}`}>${count(setAside)}</td>
+    <td data-label="Job's marker" class="number">
+      ${
+        table.manifest
+          ? html`<a href=${`#/job/${name}`} aria-label=${`${marker}: the job of ${table.table}`}>${marker}</a>`
+          : NONE
+      }
+    </td>
     <td data-label="Partitions here">
       ${of ? html`<a href=${`#/map/${name}`} aria-label=${mapLabel}>${here} of ${of}</a>` : NONE}
     </td>
   </tr>`;
+}
+
+function markerText(table, serverNow) {
+  if (table.manifest?.foreign) return "no job";
+  const seconds = markerAge(table, serverNow);
+  return seconds == null ? "not seen" : age(seconds);
 }
 
 // How many rows each table has, of those with a Count that needs nothing; by table.
