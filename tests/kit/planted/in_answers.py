@@ -32,6 +32,14 @@ BUGS = [
         "crc32_partition(key, partition_count)",
         "tests/unit/replication/test_row_keys.py::test_a_key_of_another_partition_is_poison",
     ),
+    # Histories of rows.
+    Bug(
+        "the history of a row is given without the view",
+        GATEWAY + "query/row_history.py",
+        "            access = access.seen(view)",
+        "            access.seen(view)",
+        "tests/unit/server/test_row_history.py::test_a_view_shows_of_a_history_what_it_shows_of_rows",
+    ),
     # Tokens.
     Bug(
         "forged tokens are accepted",
