@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -16,6 +17,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tablegate.client import LiveTable, SourceRecord, SubscribeError, aio, at_least_source, open_channel
+from tablegate.client.arrow import arrow_schema
 from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.query.errors import (
     Overloaded,
@@ -84,6 +86,36 @@ def test_a_closed_table_is_not_waited_for(door: RatingsServer, channel: grpc.Cha
                 await table.wait_current(WAIT_S)
 
     asyncio.run(wait())
+
+
+def test_a_live_table_as_a_table_of_arrow(door: RatingsServer, copying: Copying) -> None:
+    door.put(range(10))
+    with copying(door.address, request()) as copy:
+        copy.wait(WAIT_S)
+        before = copy.table.to_arrow()
+        assert before.schema == arrow_schema(type(copy.table[3]))
+        assert dict(zip(*before.select(["movie_id", "rating_count"]).to_pydict().values(), strict=True)) == door.counts
+        door.delete(range(10))
+        soon(lambda: not copy.table, "all rows are gone")
+        assert copy.table.to_arrow() == before.schema.empty_table()
+        assert before.num_rows == 10
+    assert copy.table.to_arrow().schema == before.schema
+
+
+def test_a_live_table_without_a_snapshot_is_no_table_of_arrow() -> None:
+    refused = pytest.raises(RuntimeError, match="no complete snapshot yet: call wait_current before to_arrow")
+    with open_channel("127.0.0.1:1") as channel, LiveTable(stub_method(channel), request()) as table, refused:
+        table.to_arrow()
+
+
+def test_a_table_of_arrow_without_the_extra_names_it(door: RatingsServer, copying: Copying) -> None:
+    door.put([1])
+    with copying(door.address, request()) as copy, pytest.MonkeyPatch.context() as patch:
+        copy.wait(WAIT_S)
+        patch.delitem(sys.modules, "tablegate.client.arrow", raising=False)
+        patch.setitem(sys.modules, "pyarrow", None)
+        with pytest.raises(ImportError, match=r"pip install 'tablegate-client\[arrow\]'"):
+            copy.table.to_arrow()
 
 
 def test_a_live_table_of_one_key(door: RatingsServer, copying: Copying) -> None:

@@ -26,12 +26,13 @@ class ContractMismatch(TypeError):
 
 @dataclass(frozen=True, slots=True)
 class ResponseFields:
-    """Names of the fields of a Subscribe's response, and the function from a row or key message to the key."""
+    """Names of the fields of a Subscribe's response, its row, and the function from a row or key message to the key."""
 
     progress: str
     changes: str
     upsert: str
     delete: str
+    row: Descriptor
     key_of: Callable[[Message], Key]
 
 
@@ -65,7 +66,8 @@ def _with_change(progress: str, changes: str, change: Any) -> ResponseFields:
                 "generate code from the contract with its annotations"
             )
         columns = [str(field.name) for field in key.message_type.fields]
-    return ResponseFields(progress, changes, str(row.name), str(key.name), _key_reader(row.message_type, columns))
+    key_of = _key_reader(row.message_type, columns)
+    return ResponseFields(progress, changes, str(row.name), str(key.name), row.message_type, key_of)
 
 
 def _more_fields(one: FieldDescriptor, other: FieldDescriptor) -> bool:

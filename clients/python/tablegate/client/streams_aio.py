@@ -8,7 +8,7 @@ Decision: docs/decisions/0056-the-client-for-threads-is-generated.md
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 from google.protobuf.message import Message
@@ -30,6 +30,9 @@ from tablegate.client.owners import HEALTH_PATH, HEALTH_TIMEOUT_S, WATCH_PATH, O
 from tablegate.client.rows import Rows
 from tablegate.client.subscriber import ENDED, Subscriber, silent
 from tablegate.client.tokens import TokenMemory, TokenStore
+
+if TYPE_CHECKING:
+    import pyarrow
 
 CHECK_EVERY_S = 0.25  # how often the watch looks for gateways whose health is to be checked
 
@@ -187,6 +190,21 @@ class LiveTable(Rows):
             raise self._error
         if self._has_ended:
             raise RuntimeError("the live table is closed")
+
+    def to_arrow(self) -> "pyarrow.Table":
+        """Return the rows of one moment, not before `as_of`, as a table of Arrow: `arrow_schema` says its columns.
+
+        It needs `tablegate-client[arrow]`, and takes some microseconds a row, in the caller's thread. Raise
+        `ImportError` without that, and `RuntimeError` before the first complete snapshot.
+        """
+        try:
+            from tablegate.client.arrow import arrow_table
+        except ImportError as error:
+            raise ImportError(f"to_arrow needs an extra ({error}): pip install 'tablegate-client[arrow]'") from None
+        row = self._subscription._subscriber.row_class
+        if row is None or self.as_of is None:
+            raise RuntimeError("the live table has no complete snapshot yet: call wait_current before to_arrow")
+        return arrow_table(self.values(), row)
 
     async def _run(self) -> None:
         try:

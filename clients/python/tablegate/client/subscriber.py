@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from tablegate.client.events import CatchingUp, Current, Delete, Disconnected, Event, Reset, Upsert
 from tablegate.client.failures import Failure, ResumeTokenRefused, SubscribeError
@@ -59,6 +60,11 @@ class Subscriber:
         if self._options.HasField("progress_interval"):
             interval_s = self._options.progress_interval.ToTimedelta().total_seconds()
         return max(SILENCE_MIN_S, MISSED_MAX * min(max(interval_s, PROGRESS_MIN_S), PROGRESS_MAX_S))
+
+    @property
+    def row_class(self) -> type[Message] | None:
+        """The class of rows; None before the first response."""
+        return None if self._fields is None else GetMessageClass(self._fields.row)
 
     def request(self) -> Message:
         """Return the request of the next stream."""
