@@ -11,6 +11,7 @@ from tablegate.gateway.http.h2 import budget, control
 from tablegate.gateway.http.h2 import connection as http2
 from tablegate.gateway.http.h2 import stream as http2_stream
 from tablegate.gateway.http.h2.headers import HEADER_BYTES_MAX
+from tablegate.gateway.http.rest import arrow
 from tablegate.gateway.http.rpc import calls, turns
 from tablegate.gateway.query import index_reads, masks
 from tablegate.gateway.query.limits import DEFAULT_LIMITS as QUERY
@@ -19,6 +20,7 @@ from tablegate.gateway.query.subscribe import selections
 LISTENER = listener.Limits()
 HTTP1, HTTP2, MEMORY, WAIT = LISTENER.http1, LISTENER.http2, LISTENER.memory, LISTENER.wait
 CALLS = calls.CallLimits()
+ARROW = arrow.ArrowLimits()
 
 
 def limits_page() -> str:
@@ -177,6 +179,11 @@ def _of_everybody() -> list[tuple[str, str, str]]:
                 "RESOURCE_EXHAUSTED; RESOURCE_EXHAUSTED; closed: whoever has the most makes room for who has fewer "
                 "([decision 111](../decisions/0111-a-full-gateway-is-shared.md))"
             ),
+        ),
+        (
+            "answers of Arrow in a process; a batch of them",
+            f"{ARROW.at_work_max}; {ARROW.batch_rows:,} rows, {_bytes(ARROW.batch_bytes)}, {ARROW.batch_cells:,} cells",
+            "RESOURCE_EXHAUSTED, OVERLOADED; the next batch begins",
         ),
         (
             "streams, waiting calls of a principal",

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from google.protobuf import descriptor_pool
 
 from tablegate.gateway.http.json_codec import JsonCodec
+from tablegate.gateway.http.rest.arrow import ArrowRows
 from tablegate.gateway.http.rest.pages import Pages
 from tablegate.gateway.http.rest.protocol import RestProtocol
 from tablegate.gateway.http.rpc.calls import Calls
@@ -45,7 +46,9 @@ class RestServer(ServerThread):
         def web(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
             pools = [catalogue.pool, *{route.method.containing_service.file.pool for route in things}]
             codec = JsonCodec([*pools, descriptor_pool.Default()])
-            rest = RestProtocol([*catalogue.routes, *things], methods, calls, codec)
+            rest = RestProtocol(
+                [*catalogue.routes, *things], methods, calls, codec, ArrowRows(catalogue.queries, codec)
+            )
             return [ConnectProtocol(methods, calls, codec), rest, Pages(catalogue, "http")]
 
         methods = {

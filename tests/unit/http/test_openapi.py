@@ -92,7 +92,14 @@ def test_ratings():
     batch = document["paths"]["/v1/ratings:batchGet"]["post"]["requestBody"]["content"]["application/json"]
     assert batch["example"] == {"keys": [{"movieId": "1"}]}
     scan = document["paths"]["/v1/ratings:scan"]["get"]["responses"]["200"]["content"]
-    assert set(scan) == {"application/x-ndjson", "text/event-stream"}
+    arrow = "application/vnd.apache.arrow.stream"
+    assert set(scan) == {"application/x-ndjson", "text/event-stream", arrow}
+    ways = {
+        path: arrow in way["get"]["responses"]["200"]["content"]
+        for path, way in document["paths"].items()
+        if "get" in way
+    }
+    assert [path for path, is_there in ways.items() if is_there] == ["/v1/ratings", "/v1/ratings:scan"]
     rating = document["components"]["schemas"]["Rating"]["properties"]
     assert rating["updateTime"] == {"type": "string", "format": "date-time"}
 

@@ -135,3 +135,10 @@ class MessageSplitter:
         progress = parts.progress
         parts.ClearField("progress")
         return SplitMessage(count, last, parts.SerializeToString(), progress)
+
+    def rows(self, response: bytes) -> tuple[list[bytes], bytes]:
+        """Return what is repeated in a response, and the response without it."""
+        parts = self._parse(response)
+        rows = list(parts.repeated)
+        parts.ClearField("repeated")
+        return rows, parts.SerializeToString()

@@ -18,6 +18,7 @@ from tablegate.gateway.http.cors import Cors
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
 from tablegate.gateway.http.json_codec import JSON_BYTES_MAX, JsonCodec, KeysLimit
 from tablegate.gateway.http.listener import Listener
+from tablegate.gateway.http.rest.arrow import ArrowRows
 from tablegate.gateway.http.rest.pages import Pages
 from tablegate.gateway.http.rest.protocol import RestProtocol
 from tablegate.gateway.http.rpc.calls import HTTP_STATUSES, CallLimits, Calls, retry_after
@@ -191,7 +192,7 @@ def web_protocols(
         protocols: list[WebProtocol] = [
             GrpcWebProtocol(methods, calls),
             ConnectProtocol(methods, calls, codec),
-            RestProtocol(catalogue.routes, methods, calls, codec),
+            RestProtocol(catalogue.routes, methods, calls, codec, ArrowRows(catalogue.queries, codec)),
         ]
         if describe:
             pages = Pages(catalogue, scheme, has_console=console is not None)

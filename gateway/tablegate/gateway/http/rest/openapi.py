@@ -30,6 +30,7 @@ from tablegate.gateway.http.rest.openapi_schemas import (
 )
 
 _JSON, _LINES, _EVENTS = "application/json", "application/x-ndjson", "text/event-stream"
+_ARROW = "application/vnd.apache.arrow.stream"
 _VERSION = re.compile(r"v[0-9]+\w*")
 ABOUT = (
     "Queries over tables that streaming jobs keep. All of them only read.\n\n"
@@ -157,7 +158,11 @@ class _Document:
         else:
             schema, example = self._schemas.of_field(route.response_body), example_of_field(route.response_body)
         streams = isinstance(query, (ScanQuery, SubscribeQuery))
-        operation["responses"] = {"200": _stream(schema, example) if streams else _answer(schema, example)}
+        answer = _stream(schema, example) if streams else _answer(schema, example)
+        operation["responses"] = {"200": answer}
+        if isinstance(query, (ScanQuery, RangeQuery)) and route.response_body in (None, query.rows):
+            answer["description"] += " The rows as one stream of Arrow, where the gateway has the extra `arrow`."
+            answer["content"][_ARROW] = {}  # bytes: OpenAPI 3.1 has no schema for them
         error = {_JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}
         if isinstance(query, GetQuery) and not query.missing_is_empty:
             operation["responses"]["404"] = {"description": "No row has this key.", "content": error}

@@ -1,8 +1,10 @@
 """REST, as google.api.http in the contracts says it: paths, query parameters and JSON bodies.
 
-Errors have Google's form, {"error": {...}}. A stream is JSON lines, or server-sent events for who accepts them.
+Errors have Google's form, {"error": {...}}. A stream is JSON lines, or server-sent events for who accepts them. Who
+accepts Arrow gets the rows of a Scan or of a page as that (`arrow.py`).
 """
 
+import asyncio
 from collections.abc import Iterable
 
 from google.protobuf import json_format
@@ -12,6 +14,7 @@ from typing_extensions import override
 from tablegate.gateway.contract.http_rules import HttpRoute
 from tablegate.gateway.http.exchange import Exchange, HeaderCache, ResponseHeaders
 from tablegate.gateway.http.json_codec import JSON_BYTES_MAX, JsonCodec, compact
+from tablegate.gateway.http.rest.arrow import ARROW, ArrowRoute, ArrowRows, cut, wish_of
 from tablegate.gateway.http.rest.routes import Router, ServedRoute
 from tablegate.gateway.http.rpc.calls import (
     GZIP,
@@ -31,20 +34,25 @@ EVENTS = b"text/event-stream"
 LINES = b"application/x-ndjson"
 
 _SYSTEM = "rest"  # OpenTelemetry has no name for it
-_METHOD_NOT_ALLOWED, _TOO_LARGE, _UNKNOWN_CODING = 405, 413, 415
+_METHOD_NOT_ALLOWED, _NOT_ACCEPTABLE, _TOO_LARGE, _UNKNOWN_CODING = 405, 406, 413, 415
 _NO_STORE = (b"cache-control", b"no-store")  # an answer says how old it is, and a cache would not
 _JSON: Fields = ((b"content-type", b"application/json"), _NO_STORE)
 _LINES_HEADERS = ResponseHeaders(200, ((b"content-type", LINES), _NO_STORE))
 _ZIPPED: Fields = ((b"content-encoding", GZIP),)
 _ZIPPED_LINES_HEADERS = ResponseHeaders(200, ((b"content-type", LINES), _NO_STORE, *_ZIPPED))
 _EVENTS_HEADERS = ResponseHeaders(200, ((b"content-type", EVENTS), _NO_STORE))
+_ARROW: Fields = ((b"content-type", ARROW), _NO_STORE)
+_ARROW_HEADERS, _ZIPPED_ARROW_HEADERS = ResponseHeaders(200, _ARROW), ResponseHeaders(200, _ARROW + _ZIPPED)
 
 
 class RestProtocol:
-    """Serves exchanges whose path is that of a route."""
+    """Serves exchanges whose path is that of a route. `arrow`: makes Arrow of rows, where somebody accepts it."""
 
-    def __init__(self, routes: Iterable[HttpRoute], methods: Methods, calls: Calls, codec: JsonCodec) -> None:
+    def __init__(
+        self, routes: Iterable[HttpRoute], methods: Methods, calls: Calls, codec: JsonCodec, arrow: ArrowRows
+    ) -> None:
         self._calls = calls
+        self._arrow: dict[ServedRoute, ArrowRoute | str] = {}
         self._header_cache: HeaderCache[Fields, ResponseHeaders] = HeaderCache(
             lambda trailer: ResponseHeaders(200, _JSON + trailer)
         )
@@ -52,7 +60,9 @@ class RestProtocol:
         for route in routes:
             method = methods[route.path]
             assert not isinstance(method, DuplexMethod), "a method that takes a stream has no route"
-            served.setdefault(route.http_method, []).append(ServedRoute(route, method, codec))
+            made = ServedRoute(route, method, codec)
+            self._arrow[made] = arrow.of(route)
+            served.setdefault(route.http_method, []).append(made)
         self._routers = {http_method.encode(): Router(routes) for http_method, routes in served.items()}
 
     def serve(self, exchange: Exchange) -> bool:
@@ -72,13 +82,23 @@ class RestProtocol:
             error = NotServed("the request's content-encoding is not known here; use gzip or none")
             _respond_error(exchange, error, _UNKNOWN_CODING, ((b"accept-encoding", GZIP),))
             return True
+        method, arrow = route.method, self._arrow_for(exchange, route)
         call: ServedCall
-        if isinstance(route.method, UnaryMethod):
-            call = RestUnary(self._calls, exchange, route, self._header_cache)
+        if isinstance(method, UnaryMethod):
+            call = (
+                ArrowPage(self._calls, exchange, route, self._header_cache, arrow)
+                if isinstance(arrow, ArrowRoute)
+                else RestUnary(self._calls, exchange, route, self._header_cache)
+            )
+        elif isinstance(arrow, ArrowRoute):
+            call, method = ArrowStream(self._calls, exchange), arrow.stream(method)
         else:
             call = RestStream(self._calls, exchange, route)
         try:
-            self._calls.admit(call, route.path, route.method)
+            self._calls.admit(call, route.path, method)
+            if isinstance(arrow, str):
+                _respond_error(exchange, NotServed(arrow), _NOT_ACCEPTABLE)
+                return True
             if exchange.oversize:
                 raise RequestTooLarge(JSON_BYTES_MAX)
             body = unzipped(exchange.body, JSON_BYTES_MAX) if coding == GZIP else exchange.body
@@ -86,11 +106,21 @@ class RestProtocol:
         except QueryError as error:
             _respond_error(exchange, error)
             return True
-        if isinstance(route.method, UnaryMethod):
-            self._calls.unary(call, route.path, route.method, message)
+        if isinstance(method, UnaryMethod):
+            self._calls.unary(call, route.path, method, message)
         else:
-            self._calls.stream(call, route.path, route.method, message)
+            self._calls.stream(call, route.path, method, message)
         return True
+
+    def _arrow_for(self, exchange: Exchange, route: ServedRoute) -> ArrowRoute | str | None:
+        """Return what makes Arrow for a client that accepts it; why nothing does, where it accepts no JSON; or None."""
+        accept = exchange.headers.get(b"accept")
+        if accept is None or ARROW not in accept.lower():
+            return None
+        wish, arrow = wish_of(accept), self._arrow[route]
+        if isinstance(arrow, str):
+            return arrow if wish.arrow and not wish.json else None
+        return arrow if wish.arrow else None
 
 
 class RestUnary(ServedCall):
@@ -125,6 +155,83 @@ class RestUnary(ServedCall):
     @override
     def fail(self, error: QueryError) -> None:
         _respond_error(self.exchange, error, fields=self.trailer)
+
+
+class ArrowPage(RestUnary):
+    """A page of rows, as a stream of Arrow that is whole."""
+
+    __slots__ = ("_arrow",)
+
+    def __init__(
+        self,
+        calls: Calls,
+        exchange: Exchange,
+        route: ServedRoute,
+        header_cache: HeaderCache[Fields, ResponseHeaders],
+        arrow: ArrowRoute,
+    ) -> None:
+        super().__init__(calls, exchange, route, header_cache)
+        self._arrow = arrow
+
+    @override
+    def answer(self, message: bytes) -> None:
+        self.exchange.on_gone = asyncio.ensure_future(self._answer(message)).cancel
+
+    async def _answer(self, message: bytes) -> None:
+        try:
+            body = await self._arrow.page(message, self.request or b"", self)
+        except Exception as error:  # noqa: BLE001  as in `RestUnary`
+            self.fail(as_query_error(error, self._route.path))
+            return
+        if wants_zipped(self.exchange, body):
+            answer_zipped(self.exchange, body, self._respond_zipped)
+        else:
+            self.exchange.respond(ResponseHeaders(200, _ARROW + self.trailer), body)
+
+    @override
+    def _respond_zipped(self, body: bytes) -> None:
+        self.exchange.respond(ResponseHeaders(200, _ARROW + self.trailer + _ZIPPED), body)
+
+
+class ArrowStream(FramedCall):
+    """A Scan, as a stream of Arrow. What goes wrong after its beginning cuts it, and no reader takes it for whole."""
+
+    rpc_system = _SYSTEM
+
+    __slots__ = ("_zipped",)
+
+    def __init__(self, calls: Calls, exchange: Exchange) -> None:
+        is_zipped = accepts_gzip(exchange.headers.get(b"accept-encoding"))
+        super().__init__(calls, exchange, _ZIPPED_ARROW_HEADERS if is_zipped else _ARROW_HEADERS)
+        self._zipped = ZippedBody() if is_zipped else None
+
+    @override
+    def fail(self, error: QueryError) -> None:
+        if not self._begun:
+            _respond_error(self.exchange, error)
+            return
+        last = self.framed(cut(_error_body(error, _http_status(error))))
+        self.exchange.on_gone = asyncio.ensure_future(self._cut(last)).cancel
+
+    async def _cut(self, last: bytes) -> None:
+        await self.exchange.send(last)
+        # Over HTTP/2 a client that sees its stream reset drops what it has not read yet: the cut, of all things, and
+        # what is left of the stream looks whole.
+        if self.exchange.http2:
+            self.exchange.end()
+        else:
+            self.exchange.abort()
+
+    @override
+    def framed(self, message: bytes) -> bytes:
+        return message if self._zipped is None else self._zipped.piece(message)
+
+    @override
+    def end(self) -> None:
+        if self._zipped is not None:
+            self.end_with(self._zipped.last(b""))
+        else:
+            self.exchange.end()
 
 
 class RestStream(FramedCall):
