@@ -1,8 +1,9 @@
 """What a whole table costs one client as Arrow's columns: `python -m tests.bench.columns [--rows 1000000]`.
 
 One process serves an LMDB store of four partitions over a real socket, as a worker does; this one scans it. CPU is of
-either process, µs a row. In one run, in turns: bytes that nobody reads, columns made of the rows' bytes, and columns
-made of parsed messages. With `--spark` (it starts Java), a Spark of two tasks sums a column up: rows/s alone.
+either process, µs a row. In one run, in turns: bytes that nobody reads, columns made of the rows' bytes, columns made
+of parsed messages, and columns that the gateway made, as Arrow over HTTP. With `--spark` (it starts Java), a Spark of
+two tasks sums a column up: rows/s alone.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pyarrow as pa
 
@@ -23,7 +25,7 @@ from tablegate.client import open_channel
 from tablegate.client.arrow import record_batches
 from tablegate.client.arrow_rows import row_batches
 from tablegate.client.queries import TableQueries, queries_of
-from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.http.server import HttpServer, web_protocols
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.metadata import reflection_methods
 from tablegate.gateway.stores.lmdb.store import LmdbStore
@@ -47,7 +49,7 @@ def _serve(directory: Path, rows: int, pipe: Connection) -> None:
 async def _answer(table: FilledTable, pipe: Connection) -> None:
     catalogue = catalogue_of()
     methods = query_methods(catalogue, table.store, SIGNER, Notifier())
-    server = HttpServer({**methods, **reflection_methods(catalogue)}, "127.0.0.1:0")
+    server = HttpServer({**methods, **reflection_methods(catalogue)}, "127.0.0.1:0", web=web_protocols(catalogue))
     await server.start()
     pipe.send(server.port)
     while await asyncio.to_thread(pipe.recv):
@@ -69,6 +71,12 @@ def _of_bytes(address: str, queries: TableQueries) -> Iterator[pa.RecordBatch]:
 def _of_messages(address: str, queries: TableQueries) -> Iterator[pa.RecordBatch]:
     found = _messages(address, queries, queries.classes(queries.scan)[1])
     return record_batches((row for one in found for row in one.ratings), queries.row_class)
+
+
+def _over_http(address: str) -> int:
+    asked = Request(f"http://{address}/v1/ratings:scan", headers={"accept": "application/vnd.apache.arrow.stream"})
+    with urlopen(asked) as answer:
+        return sum(batch.num_rows for batch in pa.ipc.open_stream(answer))
 
 
 def _measure(pipe: Connection, rows: int, read: Callable[[], int | None]) -> tuple[float, float, float]:
@@ -114,6 +122,7 @@ def main() -> None:
             "bytes, not read": lambda: sum(len(one) for one in _messages(address, queries, None)) and None,
             "columns of bytes": lambda: sum(batch.num_rows for batch in _of_bytes(address, queries)),
             "columns of messages": lambda: sum(batch.num_rows for batch in _of_messages(address, queries)),
+            "columns over HTTP": lambda: _over_http(address),
         }
         runs = [{name: _measure(pipe, given.rows, read) for name, read in ways.items()} for _ in range(given.runs)]
         for name in ways:

@@ -93,7 +93,7 @@ def test_a_scan_is_one_stream_of_arrow(limits: ArrowLimits, version: str) -> Non
     assert answer.body.endswith(b"\xff\xff\xff\xff\0\0\0\0")
     reader = pa.ipc.open_stream(answer.body)
     batches = [reader.read_next_batch_with_custom_metadata() for _ in range(_batches(answer.body))]
-    assert len(batches) == {8_192: 1, 20: 5}.get(limits.batch_rows if limits.flush_s else 0, len(batches))
+    assert len(batches) == {32_768: 1, 20: 5}.get(limits.batch_rows if limits.flush_s else 0, len(batches))
     assert by_movie(pa.Table.from_batches([batch for batch, _ in batches])) == whole()
     last, said = json.loads(batches[-1][1]["tablegate"]), json.loads(lines[-1])
     assert last["progress"].keys() == said["progress"].keys()

@@ -10,7 +10,6 @@ That is for messages of scalars, enums, times and durations, outside of oneofs: 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -83,7 +82,6 @@ class _Found(NamedTuple):
     """What rows have of a field: values of those that have it, and anything where they have not."""
 
     bytes: "_Bytes"
-    has: pa.Array
     values: pa.Array  # of numbers
     start: pa.Array  # of what has a length, with its end
     end: pa.Array
@@ -93,10 +91,10 @@ class _Bytes:
     """The bytes of all rows."""
 
     def __init__(self, rows: Sequence[bytes]) -> None:
-        data = b"".join([*rows, _PADDING])
-        self.array = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
-        places = list(accumulate(map(len, rows), initial=0))
-        self.starts, self.ends = pa.array(places[:-1], pa.int64()), pa.array(places[1:], pa.int64())
+        _, offsets, data = pa.array([*rows, _PADDING], pa.binary()).buffers()
+        places = pa.Array.from_buffers(pa.int32(), len(rows) + 2, [None, offsets]).cast(pa.int64())
+        self.array = pa.Array.from_buffers(pa.uint8(), places[-1].as_py(), [None, data])
+        self.starts, self.ends = places[:-2], places[1:-1]
 
     def at(self, places: pa.Array) -> pa.Array:
         return pc.take(self.array, places, boundscheck=False)
@@ -163,13 +161,15 @@ def _read(fields: Sequence[_Field], data: _Bytes, place: pa.Array, ends: pa.Arra
         has = pc.less(place, ends)
         for offset, byte in enumerate(field.tag):
             has = pc.and_(has, pc.equal(data.at(_plus(place, offset)), byte))
-        found, behind = _found(field.wire, data, has, _plus(place, len(field.tag)), place)
+        some = None if pc.all(has).as_py() is not False else has  # mostly all have it: then nothing is chosen
+        found, behind = _found(field.wire, data, some, _plus(place, len(field.tag)), place)
         made = field.convert(found)
-        if pc.all(has).as_py() is not True:
+        if some is not None:
             absent = pa.scalar(None, made.type) if field.may_be_null else _nothing(made.type, field.text)
-            made = pc.if_else(has, made, absent)
+            made = pc.if_else(some, made, absent)
+            behind = pc.if_else(some, behind, place)
         columns[field.name] = made
-        place = pc.if_else(has, behind, place)
+        place = behind
     if pc.all(pc.equal(place, ends)).as_py() is False:
         raise _OtherLayout
     return columns
@@ -187,44 +187,53 @@ def _plus(place: pa.Array, offset: int) -> pa.Array:
     return pc.add(place, offset) if offset else place
 
 
-def _found(wire: int, data: _Bytes, has: pa.Array, body: pa.Array, place: pa.Array) -> tuple[_Found, pa.Array]:
-    """Return what is at `body` in the rows that have it, and the place behind."""
-    body = pc.if_else(has, body, place)  # so that whoever has it not reads no further than its end
+def _found(wire: int, data: _Bytes, has: pa.Array | None, body: pa.Array, place: pa.Array) -> tuple[_Found, pa.Array]:
+    """Return what is at `body` in the rows that have it (None: all), and the place behind."""
+    if has is not None:
+        body = pc.if_else(has, body, place)  # so that whoever has it not reads no further than its end
     if wire in (_FIXED64, _FIXED32):
         size, kind = (8, pa.uint64()) if wire == _FIXED64 else (4, pa.uint32())
         values = data.at(body).cast(kind)
         for offset in range(1, size):
             shifted = pc.shift_left(data.at(_plus(body, offset)).cast(kind), pa.scalar(8 * offset, kind))
             values = pc.bit_wise_or(values, shifted)
-        return _Found(data, has, values, body, body), _plus(body, size)
+        return _Found(data, values, body, body), _plus(body, size)
     values, behind = _varint(data, has, body)
     if wire == _VARINT:
-        return _Found(data, has, values, body, body), behind
-    if pc.any(pc.and_(has, pc.greater(values, len(data.array)))).as_py():
+        return _Found(data, values, body, body), behind
+    if pc.any(_both(has, pc.greater(values, len(data.array)))).as_py():
         raise _OtherLayout
-    length = pc.if_else(has, values.view(pa.int64()), 0)
-    end = pc.add(behind, length)
-    if pc.any(pc.and_(has, pc.greater(end, len(data.array) - len(_PADDING)))).as_py():
+    length = values.view(pa.int64())
+    end = pc.add(behind, length if has is None else pc.if_else(has, length, 0))
+    if pc.any(_both(has, pc.greater(end, len(data.array) - len(_PADDING)))).as_py():
         raise _OtherLayout
-    return _Found(data, has, values, behind, end), end
+    return _Found(data, values, behind, end), end
 
 
-def _varint(data: _Bytes, has: pa.Array, place: pa.Array) -> tuple[pa.Array, pa.Array]:
+def _both(one: pa.Array | None, other: pa.Array) -> pa.Array:
+    return other if one is None else pc.and_(one, other)
+
+
+def _varint(data: _Bytes, has: pa.Array | None, place: pa.Array) -> tuple[pa.Array, pa.Array]:
     byte = data.at(place)
     values = pc.bit_wise_and(byte, pa.scalar(0x7F, pa.uint8())).cast(pa.uint64())
-    goes_on = pc.and_(has, pc.greater_equal(byte, 0x80))
+    goes_on = _both(has, pc.greater_equal(byte, 0x80))
     behind = _plus(place, 1)
     for at in range(1, VARINT_BYTES_MAX + 1):
         if not pc.any(goes_on).as_py():
             return values, behind
         if at == VARINT_BYTES_MAX:
             break
-        byte = data.at(pc.if_else(goes_on, behind, place))
+        some = None if pc.all(goes_on).as_py() else goes_on
+        byte = data.at(behind if some is None else pc.if_else(some, behind, place))
         bits = pc.bit_wise_and(byte, pa.scalar(0x7F, pa.uint8())).cast(pa.uint64())
-        shifted = pc.shift_left(bits, pa.scalar(7 * at, pa.uint64()))
-        values = pc.if_else(goes_on, pc.bit_wise_or(values, shifted), values)
-        behind = pc.if_else(goes_on, _plus(behind, 1), behind)
-        goes_on = pc.and_(goes_on, pc.greater_equal(byte, 0x80))
+        longer, next_place = (
+            pc.bit_wise_or(values, pc.shift_left(bits, pa.scalar(7 * at, pa.uint64()))),
+            _plus(behind, 1),
+        )
+        values = longer if some is None else pc.if_else(some, longer, values)
+        behind = next_place if some is None else pc.if_else(some, next_place, behind)
+        goes_on = _both(some, pc.greater_equal(byte, 0x80))
     raise _OtherLayout
 
 

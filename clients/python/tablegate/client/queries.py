@@ -3,7 +3,7 @@
 What is here can be pickled, and so given to other processes: descriptors are bound when they are used.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ REFLECTION_TIMEOUT_S = 10.0
 BATCH_KEYS_DEFAULT = 100  # of a contract that says no number
 
 READ_OPTIONS, READ_MASK = "tablegate.v1.ReadOptions", "google.protobuf.FieldMask"
+READ_INFO = "tablegate.v1.ReadInfo"
 SCAN_OPTIONS, SCAN_PROGRESS = "tablegate.v1.ScanOptions", "tablegate.v1.ScanProgress"
 _TABLE: Any = options_pb2.table
 _QUERY: Any = options_pb2.query
@@ -86,8 +87,49 @@ class TableQueries:
             found[param.column or field.name, param.op or options_pb2.OP_EQ] = field.name
         return found
 
+    def batch_request(self, keys: Iterable[Message]) -> Any:
+        """Return a BatchGet's request. `keys`: rows of which the columns of the key count, at most `keys_max`."""
+        request = self.classes(self.batch_get)[0]()
+        repeated = next(one for one in request.DESCRIPTOR.fields if one.is_repeated)
+        into = getattr(request, repeated.name)
+        for key in keys:
+            if repeated.message_type is None:
+                into.append(getattr(key, self.key[0]))
+            elif repeated.message_type.full_name.startswith("google."):
+                into.add().CopyFrom(getattr(key, self.key[0]))
+            else:
+                one = into.add()
+                for name in self.key:
+                    if repeated.message_type.fields_by_name[name].message_type is not None:
+                        getattr(one, name).CopyFrom(getattr(key, name))
+                    else:
+                        setattr(one, name, getattr(key, name))
+        return request
+
+    def batch_rows(self, channel: grpc.Channel, request: Message) -> tuple[list[Any], Any]:
+        """Return the rows of a BatchGet, None for a key without one, in the order asked; and the answer's ReadInfo.
+
+        Raise what gRPC raises. The ReadInfo is None where the contract has none.
+        """
+        request_class, response_class = self.classes(self.batch_get)
+        call = channel.unary_unary(self.batch_get, request_class.SerializeToString, response_class.FromString)
+        response: Any = call(request)
+        described = response_class.DESCRIPTOR
+        fields = ((one.name, field_of(one.message_type, self.row)) for one in described.fields if one.is_repeated)
+        results, found = next((name, row) for name, row in fields if row)
+        rows = [getattr(one, found) if one.HasField(found) else None for one in getattr(response, results)]
+        info = field_of(described, READ_INFO)
+        return rows, getattr(response, info) if info else None
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+
+def answered(error: Any, address: str) -> QueryError:
+    """Return what a gateway answered in place of rows."""
+    failure = failure_of(error)
+    name = f"{failure.code} ({failure.reason})" if failure.reason else failure.code
+    return QueryError(f"the gateway at {address} answers {name}: {failure.text}")
 
 
 def scanned_class(response: Any, row: str) -> Any:

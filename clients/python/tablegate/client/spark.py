@@ -30,7 +30,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice, product
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -55,7 +54,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tablegate.client.arrow import arrow_schema, record_batches
 from tablegate.client.arrow_rows import row_batches
-from tablegate.client.channels import open_channel
+from tablegate.client.connection import Connection, connection_of
 from tablegate.client.failures import failure_of
 from tablegate.client.queries import (
     READ_MASK,
@@ -63,6 +62,7 @@ from tablegate.client.queries import (
     SCAN_PROGRESS,
     QueryError,
     TableQueries,
+    answered,
     field_of,
     queries_of,
 )
@@ -85,23 +85,6 @@ def register(spark: SparkSession) -> None:
     spark.conf.set(PUSHDOWN, "true")
 
 
-@dataclass(frozen=True)
-class _Connection:
-    """How to reach the gateway: an address, and what the files of the options hold."""
-
-    address: str
-    credential: str | None
-    is_tls: bool
-    ca: bytes | None
-    cert: bytes | None
-    key: bytes | None
-
-    def open(self) -> grpc.Channel:
-        """Return a channel."""
-        credentials = grpc.ssl_channel_credentials(self.ca, self.key, self.cert) if self.is_tls else None
-        return open_channel(self.address, credentials=credentials, credential=self.credential)
-
-
 class Tablegate(DataSource):  # type: ignore[misc] # mypy skips PySpark
     """The format "tablegate"."""
 
@@ -116,7 +99,7 @@ class Tablegate(DataSource):  # type: ignore[misc] # mypy skips PySpark
         self._table = options["table"]
         self._paths = [path.strip() for path in options.get("fields", "").split(",") if path.strip()]
         self._slices = _slices(options.get("slices", str(SLICES_DEFAULT)))
-        self._connection = _connection(options)
+        self._connection = connection_of(options)
         self._queries: TableQueries | None = None
 
     @classmethod
@@ -154,22 +137,6 @@ def _slices(text: str) -> int:
     return int(text)
 
 
-def _connection(options: Mapping[str, str]) -> _Connection:
-    contents: dict[str, bytes | None] = {}
-    for name in ("ca", "cert", "key", "credential"):
-        path = options.get(name)
-        try:
-            contents[name] = None if path is None or (name, path) == ("ca", "system") else Path(path).read_bytes()
-        except OSError as error:
-            raise QueryError(f'the file "{path}" of option {name} cannot be read ({error.strerror})') from None
-    if (contents["cert"] is None) != (contents["key"] is None):
-        raise QueryError("a client certificate needs its key: give both options, cert and key")
-    token = contents.pop("credential")
-    text = None if token is None else token.decode("ascii", "replace").strip()
-    is_tls = any(name in options for name in ("ca", "cert"))
-    return _Connection(options["address"], text, is_tls, **contents)
-
-
 def _columns(queries: TableQueries, paths: Sequence[str]) -> list[str]:
     """Return the columns that are wanted, in the order of the row; raise `QueryError`."""
     row: Any = queries.row_class.DESCRIPTOR
@@ -192,7 +159,7 @@ class _Slice(InputPartition):  # type: ignore[misc] # mypy skips PySpark
 class _Reader(DataSourceReader):  # type: ignore[misc] # mypy skips PySpark
     def __init__(
         self,
-        connection: _Connection,
+        connection: Connection,
         queries: TableQueries,
         schema: spark_types.StructType,
         paths: Sequence[str],
@@ -227,7 +194,7 @@ class _Reader(DataSourceReader):  # type: ignore[misc] # mypy skips PySpark
             try:
                 tokens = getattr(next(stream), progress).slice_tokens
             except grpc.RpcError as error:
-                raise _error(error, self._connection.address) from None
+                raise answered(error, self._connection.address) from None
             finally:
                 stream.cancel()
         return [_Slice(token) for token in tokens] or [_Slice()]  # a gateway that knows no slices gives rows
@@ -246,7 +213,7 @@ class _Reader(DataSourceReader):  # type: ignore[misc] # mypy skips PySpark
                 for batch in batches:
                     yield batch.cast(schema)
             except grpc.RpcError as error:
-                raise _error(error, self._connection.address) from None
+                raise answered(error, self._connection.address) from None
 
     def _scanned(self, channel: grpc.Channel, token: str) -> Iterator[Sequence[bytes]]:
         """Yield the bytes of rows; where the stream breaks, go on behind those that were given."""
@@ -306,42 +273,17 @@ class _Reader(DataSourceReader):  # type: ignore[misc] # mypy skips PySpark
     def _got(self, channel: grpc.Channel, keys: Sequence[Mapping[str, Any]]) -> Iterator[Message]:
         if not keys:
             return
-        request_class, response_class = self._queries.classes(self._queries.batch_get)
-        request = request_class()
-        self._set_mask(request)
-        repeated = next(one for one in request_class.DESCRIPTOR.fields if one.is_repeated)
-        into = getattr(request, repeated.name)
-        for key in keys:
-            holder = self._queries.row_class()
+        holders = [self._queries.row_class() for _ in keys]
+        for holder, key in zip(holders, keys, strict=True):
             for name, value in key.items():
                 _assign(holder, name, value)
-            if repeated.message_type is None:
-                into.append(getattr(holder, self._queries.key[0]))
-            elif repeated.message_type.full_name.startswith("google."):
-                into.add().CopyFrom(getattr(holder, self._queries.key[0]))
-            else:
-                one = into.add()
-                for name in self._queries.key:
-                    if repeated.message_type.fields_by_name[name].message_type is not None:
-                        getattr(one, name).CopyFrom(getattr(holder, name))
-                    else:
-                        setattr(one, name, getattr(holder, name))
-        call = channel.unary_unary(self._queries.batch_get, request_class.SerializeToString, response_class.FromString)
-        response: Any = call(request)
-        for results in response_class.DESCRIPTOR.fields:
-            found = field_of(results.message_type, self._queries.row) if results.is_repeated else ""
-            if found:
-                yield from (getattr(one, found) for one in getattr(response, results.name) if one.HasField(found))
+        request = self._queries.batch_request(holders)
+        self._set_mask(request)
+        yield from filter(None, self._queries.batch_rows(channel, request)[0])
 
 
 def _stream(channel: grpc.Channel, path: str, response_class: Any) -> Any:
     return channel.unary_stream(path, lambda request: request.SerializeToString(), response_class.FromString)
-
-
-def _error(error: Any, address: str) -> QueryError:
-    failure = failure_of(error)
-    name = f"{failure.code} ({failure.reason})" if failure.reason else failure.code
-    return QueryError(f"the gateway at {address} answers {name}: {failure.text}")
 
 
 def _chunks(keys: Sequence[Mapping[str, Any]], most: int) -> Iterator[Sequence[Mapping[str, Any]]]:

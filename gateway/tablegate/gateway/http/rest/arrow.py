@@ -52,10 +52,10 @@ Made = TypeVar("Made")
 class ArrowLimits:
     """What streams of Arrow may have at work in one process, and how much a batch has."""
 
-    at_work_max: int = 32  # streams and pages: each holds some 3 MiB at worst
-    batch_rows: int = 8_192
-    batch_bytes: int = 256 * 1024  # of rows as they are stored
-    batch_cells: int = 131_072  # rows times columns: of wide rows with little in them, a MiB of columns
+    at_work_max: int = 16  # streams and pages: each holds some 8 MiB at worst
+    batch_rows: int = 32_768  # a quarter of them cost half as much again, each
+    batch_bytes: int = 1024 * 1024  # of rows as they are stored
+    batch_cells: int = 262_144  # rows times columns: of wide rows with little in them, 2 MiB of columns
     flush_s: float = 1.0  # rows that pass a filter wait no longer for others
 
 
