@@ -12,12 +12,17 @@ from tests.kit.programs.go_tools import TOOLS
 _INSTALL_TIMEOUT_S = 120  # a test has 300
 
 
-def from_pypi(package: str, version: str, *, program: str = "") -> Path | None:
-    """Return the path of a program, mostly called as its package, in an environment of its own; None without it."""
+def from_pypi(
+    package: str, version: str, *also: str, program: str = "", timeout_s: float = _INSTALL_TIMEOUT_S
+) -> Path | None:
+    """Return the path of a program, mostly called as its package, in an environment of its own; None without it.
+
+    `also`: packages beside it.
+    """
     path = TOOLS / f"{package}-{version}/bin/{program or package}"
     if not path.exists():
         venv.create(path.parent.parent, with_pip=True)
-        _install([path.with_name("pip"), "install", "-q", f"{package}=={version}"])
+        _install([path.with_name("pip"), "install", "-q", *also, f"{package}=={version}"], timeout_s)
     return path if path.exists() else None
 
 
@@ -30,6 +35,6 @@ def from_npm(package: str, version: str, *, program: str) -> Path | None:
     return path if path.exists() else None
 
 
-def _install(words: Sequence[str | Path]) -> None:
+def _install(words: Sequence[str | Path], timeout_s: float = _INSTALL_TIMEOUT_S) -> None:
     with suppress(subprocess.TimeoutExpired):  # then it cannot be had here
-        subprocess.run(words, check=False, timeout=_INSTALL_TIMEOUT_S)
+        subprocess.run(words, check=False, timeout=timeout_s)
