@@ -13,10 +13,10 @@ from tests.kit.gateways_in_process.ratings import RatingsServer
 from tests.kit.programs.api_tools import from_pypi
 from tests.kit.table.filled import ROOT
 
-pytestmark = [pytest.mark.tools, pytest.mark.timeout(800)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1_500)]
 
 VERSION = "0.67.0"
-INSTALL_S, PROGRAM_S = 240, 500  # Feast has 140 packages, which a busy machine takes minutes to load
+INSTALL_S, PROGRAM_S = 900, 500  # Feast has 140 packages, which a busy machine takes minutes to load
 PROGRAM = Path(__file__).with_name("feast_program.py")
 UPDATED_S = 1_700_000_000
 

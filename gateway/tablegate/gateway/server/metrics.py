@@ -111,8 +111,12 @@ def process_metrics(processes: Sequence[Numbers]) -> Iterator[Metric]:
     ]
     yield _gauge("snapshot_time_seconds", about, ["table", "partition"], times)
     about = "1 while snapshot files can be written, 0 since they could not; nothing where the gateway writes none."
-    works = [([], each["snapshots_work"]) for each in processes if "snapshots_work" in each]
-    yield _gauge("snapshots_writable", about, [], works)
+    yield _gauge(
+        "snapshots_writable",
+        about,
+        [],
+        [([], each["snapshots_work"]) for each in processes if "snapshots_work" in each],
+    )
     for name, about, key in (
         ("resident_memory_bytes", "Memory of the process, shared pages too.", "memory_bytes"),
         ("open_fds", "Files and sockets that the process has open.", "open_files"),
