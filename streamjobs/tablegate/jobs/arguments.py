@@ -51,6 +51,13 @@ MetricsAddress = Annotated[
     str | None,
     typer.Option("--metrics", help="Address to serve Prometheus' metrics at; nowhere without it.", metavar="HOST:PORT"),
 ]
+Traces = Annotated[
+    bool,
+    typer.Option(
+        "--traces",
+        help="Send a span of each batch by OpenTelemetry, as its variables OTEL_… say. Needs the extra otel.",
+    ),
+]
 Conf = Annotated[
     list[str] | None,
     typer.Option("--conf", help="Setting of Spark. Repeatable. Jars go beside those of the job.", metavar="NAME=VALUE"),

@@ -52,6 +52,12 @@ RESTARTS = Counter(
     "tablegate_job_restarts", "Restarts of a table's queries, by what the job logs of them.", ("table", "cause")
 )
 
+SPANS = Counter(
+    "tablegate_job_spans",
+    "Spans of traces that have ended, that were exported, and whose export failed; the others wait, or were dropped.",
+    ("result",),
+)
+
 
 @contextmanager
 def served(address: str | None) -> Iterator[None]:

@@ -14,7 +14,18 @@ from tablegate.jobs import metrics
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.running.queries import LagTimes
 
-UNITS = ("_seconds", "_bytes", "_rows", "_records", "_letters", "_changes", "_restarts", "_running", "_generation")
+UNITS = (
+    "_seconds",
+    "_bytes",
+    "_rows",
+    "_records",
+    "_letters",
+    "_changes",
+    "_restarts",
+    "_running",
+    "_generation",
+    "_spans",
+)
 
 
 def test_metrics_are_served_while_the_block_runs() -> None:

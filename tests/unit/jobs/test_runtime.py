@@ -13,7 +13,7 @@ from tablegate.examples.tables.ratings import TABLE
 from tablegate.gateway.contract.rows import row_schema
 from tablegate.gateway.contract.types import BATCH_CHANGES_MAX
 from tablegate.jobs.dataflow.frames import records_per_batch_max
-from tablegate.jobs.dataflow.sink_records import had_malformed, ignored_kinds_of
+from tablegate.jobs.dataflow.sink_records import ignored_kinds_of, malformed_of
 from tablegate.jobs.dataflow.sources import RECORDS_PER_BATCH_MAX
 from tablegate.jobs.errors import JobError, UnknownSchema
 from tablegate.jobs.kafka.markers import source_offsets
@@ -121,7 +121,7 @@ def test_a_batch_beyond_the_bound_is_refused_before_it_is_written(tmp_path: Path
         sink.write_batch(rows, 7)
     empty: Any = Rows(0)
     sink.write_batch(empty, 8)
-    assert sink.pop_changes() == 0
+    assert sink.pop_changes(8) == 0
 
 
 @pytest.mark.parametrize(
@@ -157,15 +157,16 @@ def test_counts_of_a_batch() -> None:
     clean = {"malformed: null_value": 0, "ignored: a.B": 3, "decoded": 5}
     dirty = {"malformed: null_value": 2, "malformed: not_framed": 0, "ignored: a.B": 1, "decoded": 5}
     both = {"numInputRows": 9, "observedMetrics": {"side left": clean, "side right": dirty, "rows": {}}}
-    assert had_malformed(both, ["left", "right"])
-    assert not had_malformed(both, ["left"])
+    assert malformed_of(both, ["left", "right"]) == 2
+    assert malformed_of(both, ["left"]) == 0
     assert ignored_kinds_of(both) == {"a.B": 4}
 
 
 def test_a_batch_that_tells_no_counts_may_have_malformed_records() -> None:
-    assert had_malformed({"numInputRows": 1}, ["left"])
-    assert not had_malformed({"numInputRows": 0}, ["left"])
-    assert had_malformed({"numInputRows": 1, "observedMetrics": {"side left": {"decoded": 1}}}, ["left", "right"])
+    assert malformed_of({"numInputRows": 1}, ["left"]) is None
+    assert malformed_of({"numInputRows": 0}, ["left"]) == 0
+    silent = {"numInputRows": 1, "observedMetrics": {"side left": {"decoded": 1}}}
+    assert malformed_of(silent, ["left", "right"]) is None
 
 
 def test_a_query_that_may_end_is_not_taken_for_stopped(tmp_path: Path) -> None:

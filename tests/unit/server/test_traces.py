@@ -414,7 +414,7 @@ def test_a_number_that_is_none_is_a_line_without_a_stack(
 
 
 def test_traces_without_their_packages_name_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delitem(sys.modules, "tablegate.gateway.telemetry.otel")
+    monkeypatch.delitem(sys.modules, "tablegate.gateway.telemetry.span_sender")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(ServeError, match=r'--traces needs a library: pip install "tablegate-gateway\[otel\]"'):
         check_traces(config_of(tmp_path, traces=True))

@@ -30,6 +30,7 @@ from tablegate.jobs.arguments import (
     Partitions,
     RegistryUrl,
     SparkLog,
+    Traces,
     reach_kafka,
     reach_registry,
     spark_conf,
@@ -111,6 +112,7 @@ def run(
     spark_log: SparkLog = None,
     once: Once = False,
     metrics: MetricsAddress = None,
+    traces: Traces = False,
 ) -> None:
     """Keep tables, in one Spark application: [bold]tablegate job run ratings --bootstrap 127.0.0.1:9092[/bold].
 
@@ -132,6 +134,7 @@ def run(
         conf=_conf(conf),
         once=once,
         metrics=metrics,
+        traces=traces,
     )
     with _job_errors():
         run_declared(_named(names, every=every), options)

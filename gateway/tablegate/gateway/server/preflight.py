@@ -78,7 +78,7 @@ def check_traces(config: ServeConfig) -> None:
     """Raise `ServeError` where spans cannot be made, or the environment does not say how to send them."""
     if config.traces:
         try:
-            from tablegate.gateway.telemetry.otel import TracesError, check_environment
+            from tablegate.gateway.telemetry.span_sender import TracesError, check_environment
         except ModuleNotFoundError:
             raise ServeError('--traces needs a library: pip install "tablegate-gateway[otel]"') from None
         try:

@@ -341,13 +341,13 @@ def _counted(wanted: Iterable[tuple[str, str]]) -> list[Column]:
     return [sql.expr(f"count_if({condition})").alias(name) for name, condition in wanted]
 
 
-def had_malformed(progress: Mapping[str, Any], sides: Iterable[str]) -> bool:
-    """Return whether a batch had malformed records, of any of these sides; also where it does not say."""
+def malformed_of(progress: Mapping[str, Any], sides: Iterable[str]) -> int | None:
+    """Return how many malformed records a batch had, of all these sides; None where it does not say."""
     observed: Mapping[str, Mapping[str, int]] = progress.get("observedMetrics", {})
     found = [observed.get(_SIDE + name) for name in sides]
     if progress["numInputRows"] and not all(found):
-        return True
-    return any(n for side in found if side for name, n in side.items() if name.startswith(_MALFORMED))
+        return None
+    return sum(n for side in found if side for name, n in side.items() if name.startswith(_MALFORMED))
 
 
 def ignored_kinds_of(progress: Mapping[str, Any]) -> Counter[str]:

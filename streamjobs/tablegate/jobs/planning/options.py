@@ -17,7 +17,7 @@ class Options:
     `partition_count`: of a changelog that is yet to be made; None is as many as the first source has. `spark_log`: file
     for what Spark itself writes; None is stderr. `once`: work off in micro-batches what the sources have, then end.
     `conf`: settings of Spark, which go before our defaults. `metrics`: HOST:PORT to serve Prometheus' metrics at; None
-    is nowhere.
+    is nowhere. `traces`: make spans of batches, and send them as the environment says.
     `accept_loss`: a new generation may lack records that the old one was made of, as the sources have dropped them.
     `from_state`: a new generation begins from the state of the old one; columns in `from_now` with what comes then.
     """
@@ -34,6 +34,7 @@ class Options:
     from_now: tuple[str, ...] = ()
     once: bool = False
     metrics: str | None = None
+    traces: bool = False
     conf: Mapping[str, str] = field(default_factory=dict)
 
 

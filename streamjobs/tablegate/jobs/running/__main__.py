@@ -25,6 +25,7 @@ from tablegate.jobs.arguments import (
     Partitions,
     RegistryUrl,
     SparkLog,
+    Traces,
     reach_kafka,
     reach_registry,
     spark_conf,
@@ -51,6 +52,7 @@ def main(
     spark_log: SparkLog = None,
     once: Once = False,
     metrics: MetricsAddress = None,
+    traces: Traces = False,
 ) -> None:
     """Keep declared tables until SIGTERM, or with --once until all is worked off."""
     try:
@@ -65,6 +67,7 @@ def main(
             conf=spark_conf(conf),
             once=once,
             metrics=metrics,
+            traces=traces,
         )
         run_declared(table, options)
     except JobError as error:

@@ -3,6 +3,8 @@
 Decision: docs/decisions/0073-atomic-batches.md
 """
 
+from collections import Counter
+
 from pyspark.sql import DataFrame
 
 from tablegate.gateway.contract.types import BATCH_CHANGES_MAX, VERSION_HEADER
@@ -23,7 +25,7 @@ class AtomicSink:
     def __init__(self, plan: Plan, *, changes_max: int = BATCH_CHANGES_MAX) -> None:
         self._plan = plan
         self._changes_max = changes_max
-        self._changes = 0
+        self._changes: Counter[int] = Counter()  # by batch
         self._writer = BatchWriter(plan.bootstrap, plan.changelog, plan.generation)
 
     def write_batch(self, rows: DataFrame, batch_id: int) -> None:
@@ -41,7 +43,7 @@ class AtomicSink:
             for partition, key in zip(partitions, keys, strict=True)
         )
         self._writer.write(batch_id, map(BatchRecord, chosen, keys, values, versions))
-        self._changes += found.num_rows
+        self._changes[batch_id] += found.num_rows
 
     def _too_many(self, batch_id: int, changes: int) -> JobError:
         table = self._plan.table
@@ -51,10 +53,9 @@ class AtomicSink:
             f"next generation: tablegate job rebuild {job_argument(table)}"
         )
 
-    def pop_changes(self) -> int:
-        """Return how many changes were written since the last call."""
-        changes, self._changes = self._changes, 0
-        return changes
+    def pop_changes(self, batch_id: int) -> int:
+        """Return how many changes were written up to a batch that has ended, since the last call."""
+        return sum(self._changes.pop(each) for each in [*self._changes] if each <= batch_id)
 
     def close(self) -> None:
         """Give up what is not committed, and write no more. Repeats do nothing."""

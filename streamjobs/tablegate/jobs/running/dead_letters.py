@@ -28,7 +28,7 @@ from tablegate.gateway.contract.kafka_settings import source_cluster, spark_opti
 from tablegate.jobs import metrics
 from tablegate.jobs.dataflow.frames import malformed_records, topics_with_headers
 from tablegate.jobs.dataflow.java_errors import error_reason
-from tablegate.jobs.dataflow.sink_records import KIND_COLUMN, had_malformed
+from tablegate.jobs.dataflow.sink_records import KIND_COLUMN, malformed_of
 from tablegate.jobs.dataflow.sources import Offsets, RangeReader
 from tablegate.jobs.kafka.markers import source_offsets
 from tablegate.jobs.kafka.polling import Polling
@@ -78,7 +78,7 @@ class DeadLetters:
             for topic, offsets in begin.items()
             for partition, offset in offsets.items()
         )
-        self._is_clean = self._is_clean and follows and not had_malformed(report, self._plan.streamed_sides)
+        self._is_clean = self._is_clean and follows and malformed_of(report, self._plan.streamed_sides) == 0
         self._met = _merged(self._met, end)
 
     def poll(self, *, is_last: bool = False) -> bool:

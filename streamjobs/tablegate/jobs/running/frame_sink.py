@@ -3,6 +3,8 @@
 A batch that Spark runs again after a crash has the number that it had, and so the versions.
 """
 
+from collections import Counter
+
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -20,7 +22,7 @@ class FrameSink:
     def __init__(self, plan: Plan, run: int | None) -> None:
         self._target = target_of(plan)
         self._run = run
-        self._changes = 0
+        self._changes: Counter[int] = Counter()  # by batch
 
     def write_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Write a batch, and return when Kafka has it; raise `JobError`, and then the query ends."""
@@ -28,15 +30,14 @@ class FrameSink:
             counts = write_batch(rows, self._target, batch_id + 1, run=self._run)
         except (PySparkException, Py4JError) as error:
             raise JobError(error_reason(error)) from None
-        self._changes += counts.rows + counts.deleted
+        self._changes[batch_id] += counts.rows + counts.deleted
         if counts.set_aside:
             table, topic = self._target.table.name, self._target.dead_letters.name
             log("dead_letters", table=table, topic=topic, records=counts.set_aside, reasons={"row": counts.set_aside})
 
-    def pop_changes(self) -> int:
-        """Return how many changes were written since the last call."""
-        changes, self._changes = self._changes, 0
-        return changes
+    def pop_changes(self, batch_id: int) -> int:
+        """Return how many changes were written up to a batch that has ended, since the last call."""
+        return sum(self._changes.pop(each) for each in [*self._changes] if each <= batch_id)
 
     def close(self) -> None:
         """Do nothing: what was written was committed."""

@@ -29,7 +29,13 @@ from tablegate.jobs.dataflow.frame_batches import output_mode_hint
 from tablegate.jobs.dataflow.frames import Frames
 from tablegate.jobs.dataflow.java_classes import java_class
 from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
-from tablegate.jobs.dataflow.sink_records import UnseenFields, ignored_kinds_of, null_columns, uncomputable
+from tablegate.jobs.dataflow.sink_records import (
+    UnseenFields,
+    ignored_kinds_of,
+    malformed_of,
+    null_columns,
+    uncomputable,
+)
 from tablegate.jobs.errors import JobError, QueryStalled
 from tablegate.jobs.frame_table import FrameTable
 from tablegate.jobs.kafka.markers import Markers, source_offsets
@@ -42,6 +48,7 @@ from tablegate.jobs.running.frame_sink import FrameSink
 from tablegate.jobs.running.outputs import OutputQuery, keep_places, output_sink
 from tablegate.jobs.running.query_errors import query_error
 from tablegate.jobs.table import Mode, ProcessorOutput
+from tablegate.jobs.traces import BatchTraces
 
 TABLE_QUERY = "table"
 UNSEEN_RECORDS = 1_000  # without a field, before its name is taken for wrong
@@ -57,11 +64,13 @@ ENDS_SEEN_MAX = 1_000  # a topic: what a table that is far behind remembers of w
 class RunningQueries:
     """The running queries of a table. `all` has those of outputs, too. `sink`: the table's own, if it has one.
 
-    `is_catching_up`: the table's query ends by itself, and then `start_realtime` is to follow.
+    `is_catching_up`: the table's query ends by itself, and then `start_realtime` is to follow. `since_s`: when the
+    first of them was started, in Unix time.
     """
 
     table: StreamingQuery
     all: tuple[StreamingQuery, ...]
+    since_s: float
     sink: AtomicSink | FrameSink | None = None
     is_catching_up: bool = False
 
@@ -82,19 +91,21 @@ def start(
     table is built anew.
     """
     # The table's query first: its rows are waited for, and each start takes a second or more.
+    since_s = time.time()
     starter = _Starter(frames.table.sparkSession, plan, run=frames.run, once=once)
     table = starter.start_table(frames.table, catch_up=catch_up)
     keep_places(outputs, starter.outputs_checkpoint)
     pairs = zip(outputs, frames.outputs, strict=True)
     others = [starter.start_outputs(query, frame) for query, (_, frame) in pairs]
-    return RunningQueries(table, (table, *others), starter.sink, catch_up)
+    return RunningQueries(table, (table, *others), since_s, starter.sink, catch_up)
 
 
 def start_realtime(frames: Frames, plan: Plan, caught_up: RunningQueries) -> RunningQueries:
     """Start the table's query in Real-time Mode, where the one that caught up has ended; raise `JobError`."""
     caught_up.table.awaitTermination()  # Spark gives its name free a moment after it says that it has ended
+    since_s = time.time()
     table = _Starter(frames.table.sparkSession, plan, run=frames.run).start_table(frames.table, catch_up=False)
-    return replace(caught_up, table=table, all=(table, *caught_up.all[1:]), is_catching_up=False)
+    return replace(caught_up, table=table, all=(table, *caught_up.all[1:]), since_s=since_s, is_catching_up=False)
 
 
 def start_history(frames: Frames, plan: Plan) -> StreamingQuery:
@@ -315,11 +326,15 @@ class QueryMonitor:
         *,
         once: bool = False,
         stalled_s: float = STALLED_S,
+        traces: BatchTraces | None = None,
     ) -> None:
+        """Begin, as soon as the queries have started. `traces`: None where no spans are made."""
         self._plan = plan
         self._once = once
-        is_realtime = plan.mode is Mode.REALTIME and not queries.is_catching_up
-        self._stalled_s = plan.batch_s + stalled_s if is_realtime else math.inf
+        self._traces = traces
+        self._since_s = queries.since_s
+        self._is_realtime = plan.mode is Mode.REALTIME and not queries.is_catching_up
+        self._stalled_s = plan.batch_s + stalled_s if self._is_realtime else math.inf
         self._silent_s = 0.0  # since the newest report of the table's query
         self._polled_at = time.monotonic()
         self._timers_s = _timers_s(plan)
@@ -372,14 +387,16 @@ class QueryMonitor:
             self._unseen_fields.add(report)
             self._measure(report)
             self._log_nulls(report)
-        if self._sink is not None:
-            self._count_changes(self._sink.pop_changes())
         metrics.MARKER_TIME.labels(self._plan.table.name).set(self._markers.written_s)
         self._log_batches()
         for field, records in self._unseen_fields.pop(UNSEEN_RECORDS).items():
             log("field_never_seen", table=self._plan.table.name, field=field, records=records)
         self.is_done = self._dead_letters.poll(is_last=has_ended) and has_ended
-        for report in (*reports, *(report for output in self._outputs for report in output.unseen())):
+        of_outputs = [report for output in self._outputs for report in output.unseen()]
+        if self._traces is not None:
+            for report in of_outputs:
+                self._trace(self._traces, report, {})
+        for report in (*reports, *of_outputs):
             for topic, lost in uncomputable(report).items():
                 metrics.UNCOMPUTABLE.labels(self._plan.table.name).inc(lost)
                 output = {"output": topic} if topic else {}
@@ -406,7 +423,15 @@ class QueryMonitor:
         self._records += report["numInputRows"]
         self._late += late
         self._ignored += ignored
-        self._count_changes(max(report["sink"].get("numOutputRows", 0), 0))  # -1 is Spark's word for unknown
+        if self._sink is not None:
+            changes = self._sink.pop_changes(report["batchId"])
+        else:
+            changes = max(report["sink"].get("numOutputRows", 0), 0)  # -1 is Spark's word for unknown
+        self._changes += changes
+        metrics.CHANGES.labels(table).inc(changes)
+        if self._traces is not None:
+            malformed = malformed_of(report, self._plan.streamed_sides)
+            self._trace(self._traces, report, {"changes": changes, "malformed": malformed, "late": late})
         self._lag |= _lag(report)
         self._state_rows = sum(operator["numRowsTotal"] for operator in state)
         metrics.RECORDS.labels(table).inc(report["numInputRows"])
@@ -424,9 +449,17 @@ class QueryMonitor:
         if "addBatch" in report["durationMs"]:  # else the report only says that nothing is new
             metrics.BATCH_S.labels(table).observe(report["durationMs"]["triggerExecution"] / 1000)
 
-    def _count_changes(self, changes: int) -> None:
-        self._changes += changes
-        metrics.CHANGES.labels(self._plan.table.name).inc(changes)
+    def _trace(self, traces: BatchTraces, report: Mapping[str, Any], counts: Mapping[str, int | None]) -> None:
+        """Make the span of a batch, of the table's query where there are counts, else of an output's."""
+        mode = Mode.REALTIME if self._is_realtime and counts else Mode.MICROBATCH
+        known = {f"tablegate.{name}": count for name, count in counts.items() if count is not None}
+        attributes: dict[str, str | int] = {
+            "tablegate.table": self._plan.table.name,
+            "tablegate.generation": self._plan.generation,
+            "tablegate.mode": mode.value,
+            **known,
+        }
+        traces.add(report, attributes, since_s=self._since_s)
 
     def _log_nulls(self, report: dict[str, Any]) -> None:
         for column, rows in null_columns(report).items():

@@ -26,6 +26,7 @@ from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import Plan, make_plan, tables_read
 from tablegate.jobs.running.application import close_tables, java_errors, spark_application, stop_on_signals
 from tablegate.jobs.running.running_table import RunningTable
+from tablegate.jobs.traces import BatchTraces, sent
 
 LOOK_S = 5.0  # how late a log tells that a file of Kafka's settings has changed
 STARTS_AT_ONCE_MAX = 8  # of tables: a start waits for Kafka and for the store of checkpoints most of its time
@@ -48,12 +49,12 @@ def run_jobs(
     `declared` returns the declarations as they are later: a table continues by them with a generation that another job
     has built.
     """
-    with metrics.served(options.metrics), stop_on_signals() as stop:
+    with metrics.served(options.metrics), sent(wanted=options.traces) as traces, stop_on_signals() as stop:
         plans = _plans(tables, options)
         for table in tables:  # before the seconds that Spark needs; the group is joined when the table starts
             await_gone(options.bootstrap, table.name, job_group(table.name))
         with spark_application(plans, options, stop) as spark:
-            _keep(spark, plans, options, stop, declared or (lambda: tables))
+            _keep(spark, plans, options, stop, declared or (lambda: tables), traces)
     for table in tables:
         log("stopped", table=table.name)
 
@@ -77,6 +78,7 @@ def _keep(
     options: Options,
     stop: threading.Event,
     declared: Callable[[], Sequence[Declared]],
+    traces: BatchTraces | None,
 ) -> None:
     tables: list[RunningTable] = []
     failures: list[JobError] = []
@@ -86,7 +88,9 @@ def _keep(
         if not stop.is_set():
             now_declared = partial(_declared_now, plan.table, declared)
             with java_errors(plan, stop):
-                tables.append(RunningTable(spark, plan, options, is_rebuild=False, declared=now_declared))
+                tables.append(
+                    RunningTable(spark, plan, options, is_rebuild=False, declared=now_declared, traces=traces)
+                )
 
     # PySpark would start one for each thread that is the first to need it.
     ensure_callback_server_started(spark.sparkContext._gateway)

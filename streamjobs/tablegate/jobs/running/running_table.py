@@ -79,6 +79,7 @@ from tablegate.jobs.running.seeding import begins_from_state, seed
 from tablegate.jobs.running.session import table_session
 from tablegate.jobs.running.source_places import SourcePlaces
 from tablegate.jobs.table import Mode
+from tablegate.jobs.traces import BatchTraces
 
 RESTARTS_MAX = 5  # without a batch in between
 STOP_TRIES = 6  # of as many seconds as Spark waits for a query to stop
@@ -90,6 +91,7 @@ class RunningTable:
     `is_rebuild`: this job builds the plan's generation until that is in place, and another job may keep the table.
     `declared` returns the declaration as it is now: a generation that another job has built continues with that one.
     `stalled_s`: how long beyond its time a batch in Real-time Mode may take before the queries are started again.
+    `traces`: makes spans of batches; None where there are none.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class RunningTable:
         start: Start | None = None,
         declared: Callable[[], Declared] | None = None,
         stalled_s: float = STALLED_S,
+        traces: BatchTraces | None = None,
     ) -> None:
         self._spark = spark
         self._options = options
@@ -110,6 +113,7 @@ class RunningTable:
         self._plan = plan
         self._declared = declared or (lambda: plan.table)
         self._stalled_s = stalled_s
+        self._traces = traces
         self._admin = KafkaAdmin(options.bootstrap)
         self._restarts = 0  # after what passes, since the newest batch
         self._seen_schemas: dict[str, set[SchemaId]] = {}
@@ -260,6 +264,7 @@ class RunningTable:
             self._dead_letters,
             once=self._options.once,
             stalled_s=self._stalled_s,
+            traces=self._traces,
         )
 
     def _finish_sweep(
