@@ -107,12 +107,13 @@ def test_a_marker_at_its_bounds_is_a_bookmark(border: Border, topic: str, partit
         (marker(topic=""), "progress marker names a source that can be no topic"),
         (marker(topic="a" * 250), "progress marker names a source that can be no topic"),
         (marker(topic="a" * 65_536), "progress marker names a source that can be no topic"),
+        (marker(topic=".."), "progress marker names a source that can be no topic"),
         (marker(topic="a b"), "progress marker names a source that can be no topic"),
         (marker(topic="a\0"), "progress marker names a source that can be no topic"),
         (None, "progress marker of another generation"),
         (b"\xff", "progress marker does not parse"),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_a_marker_beyond_its_bounds_is_poison(border: Border, value: bytes | None, reason: str) -> None:
     border.append(b"", value)

@@ -30,6 +30,7 @@ from typing import Any
 
 from tablegate.gateway.contract.binder.problems import ContractError
 from tablegate.gateway.contract.rows import row_schema
+from tablegate.gateway.contract.types import is_topic_name
 from tablegate.jobs.contracts import contract_path, first_problem, table_of_contract
 from tablegate.jobs.declared import DeclarationError, SourceLine, declaring_line
 from tablegate.jobs.formats import Avro, Bytes, Double, Format, Json, Long, Protobuf, RowKey, Text
@@ -80,7 +81,6 @@ REALTIME_TRIGGER_S_MIN = 5.0  # Spark refuses shorter batches in Real-time Mode
 EXPIRES_AFTER_S_MIN = 60.0  # to remove rows, a job stops its query for some seconds, ten times in that time at most
 
 _TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 SIDE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _WORD = re.compile(r"[A-Za-z_]\w*(?!\w|\s*\()")  # functions are none
 _WINDOW_CALL = re.compile(r"\b(session_)?window\s*\(", re.IGNORECASE)
@@ -800,7 +800,7 @@ def is_window_start(expression: str) -> bool:
 
 def check_topic(name: str, where: str) -> None:
     """Raise `DeclarationError` where `name` is no name of a topic."""
-    if not _TOPIC_NAME.fullmatch(name):
+    if not is_topic_name(name):
         raise DeclarationError(
             f'{where} "{name}" is not a valid topic name; use letters, digits, dots, underscores, hyphens: at most 249'
         )

@@ -166,6 +166,7 @@ def test_wrong_declaration_is_refused(change: dict[str, Any], words: str) -> Non
     ("topic", "value", "words"),
     [
         ("no topic!", Avro(RATING_SCHEMA), "not a valid topic name"),
+        ("..", Avro(RATING_SCHEMA), "not a valid topic name"),
         ("ratings", Avro("{"), "not an Avro record"),
         ("ratings", Avro('"long"'), "not an Avro record"),
         ("ratings", Avro('{"type": "enum", "name": "E", "symbols": []}'), "not an Avro record"),

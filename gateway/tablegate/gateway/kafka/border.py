@@ -26,7 +26,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from tablegate.gateway.contract.columns import TIMESTAMP_S_MAX, TIMESTAMP_S_MIN
-from tablegate.gateway.contract.types import PARTITIONS_MAX
+from tablegate.gateway.contract.types import PARTITIONS_MAX, is_topic_name
 from tablegate.gateway.kafka.log import TopicFacts
 from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker
 from tablegate.v1.cluster_pb2 import GatewayRecord, GenerationAnnouncement, TableAnnouncement
@@ -37,7 +37,6 @@ SCHEMAS_MAX = 1_000  # of one generation, each with its decoder
 RUN_MAX = 2**63 - 1  # an offset of Kafka's is no larger
 TEXT_BYTES_MAX = 255  # of names, ids and addresses that others choose
 
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")  # Kafka's own rule
 _GUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ENDPOINT = re.compile(r"[^\s\x00-\x1f/]+:[0-9]{1,5}")
 _NANOS_MAX = 999_999_999
@@ -73,7 +72,7 @@ def read_marker(value: bytes | None) -> Marker:
         raise Poison("progress marker does not parse") from None
     offsets: dict[tuple[str, int], int] = {}
     for source in marker.sources:
-        if not _TOPIC_NAME.fullmatch(source.topic):
+        if not is_topic_name(source.topic):
             raise Poison("progress marker names a source that can be no topic")
         for partition, next_offset in source.next_offsets.items():
             if partition < 0:
@@ -97,11 +96,11 @@ def read_manifest(table: str, value: bytes) -> Manifest:
         raise Poison("manifest does not parse") from None
     if manifest.table != table:
         raise Poison("manifest is of another table than its key")
-    if manifest.changelog_topic and not _TOPIC_NAME.fullmatch(manifest.changelog_topic):
+    if manifest.changelog_topic and not is_topic_name(manifest.changelog_topic):
         raise Poison("manifest names a changelog that can be no topic")
     _check_text("manifest", "topic id", manifest.changelog_topic_id)
     for source in manifest.sources:
-        if not _TOPIC_NAME.fullmatch(source.topic) or source.partition_count < 0:
+        if not is_topic_name(source.topic) or source.partition_count < 0:
             raise Poison("manifest names a source that can be no topic")
     if manifest.HasField("publish_time"):
         _check_time("manifest", manifest.publish_time)
