@@ -41,6 +41,8 @@ EVERYTHING = [
     "--set=storage.className=fast,job.storage.className=fast,image.pullPolicy=Always",
     "--set=extraArgs={--reflection,--traces}",
     '--set-json=extraEnv=[{"name":"OTEL_EXPORTER_OTLP_ENDPOINT","value":"http://collector:4318"}]',
+    "--set=job.extraArgs={--mode=microbatch,--traces}",
+    '--set-json=job.extraEnv=[{"name":"OTEL_EXPORTER_OTLP_ENDPOINT","value":"http://collector:4318"}]',
 ]
 WAYS: Mapping[str, Sequence[str]] = {"as it is": [], "own contract": OWN_CONTRACT, "job": JOB, "everything": EVERYTHING}
 
@@ -153,6 +155,14 @@ def test_the_job_is_started_as_it_is_configured() -> None:
     declared = _of("ConfigMap", objects, "shop-job")["data"]
     assert set(declared) == {"orders.py", "orders.proto"}
     assert _of("Deployment", objects, "shop-job")["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_the_job_has_what_else_is_configured() -> None:
+    _, container = _container(_rendered(*EVERYTHING, name="shop"), "Deployment", "shop-job")
+    arguments = job_run_arguments([*container["command"], *container["args"]])
+    assert arguments["traces"]
+    assert arguments["mode"].value == "microbatch"
+    assert container["env"] == [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}]
 
 
 def test_a_network_policy_lets_in_who_is_named() -> None:
