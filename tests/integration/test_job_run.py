@@ -297,7 +297,7 @@ def test_changelog_with_other_settings(
 
 
 def test_changelog_of_windows_keeps_rows_until_they_are_gone(broker: Broker, tmp_path: Path, options: Options) -> None:
-    table = write_windowed(tmp_path, "windowed", new_topic(broker.bootstrap, 1))
+    table = write_windowed(tmp_path, "ending", new_topic(broker.bootstrap, 1))
     plan = make_plan(table, options)
     wanted_ms = (5 + 86_400 + 86_400) * 1_000  # window, retention, margin
     assert topic_settings(broker, plan.changelog.name) >= {

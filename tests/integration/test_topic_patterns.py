@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from confluent_kafka.admin import AdminClient
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -174,6 +175,8 @@ def test_matched_topic_that_is_gone(spark: SparkSession, broker: Broker, tmp_pat
         JobInProcess(spark, declared.job, options)
     delete_topic(broker.bootstrap, first)
     delete_topic(broker.bootstrap, second)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    soon(lambda: not {first, second} & admin.list_topics(timeout=20).topics.keys(), "the broker lists neither")
     with pytest.raises(JobError, match=r"reads the topics that .* matches, and there is none; create one, or correct"):
         JobInProcess(spark, declared.job, options)
 
