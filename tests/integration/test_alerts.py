@@ -1,8 +1,7 @@
 """Alerts, provoked: a real Prometheus scrapes real gateways and a real job to which the thing happens.
 
-Alerts fire without their `for`, as no test waits for minutes; all else of the rules is as it is in `deploy`. Those that
-need no Kafka are in `test_alerts_alone.py`. Of TablegateJobMarkersOld, TablegateJobFallsBehind and TablegateJobRestarts
-the rules alone are tested.
+Alerts fire without their `for`, as no test waits for minutes, and those of a slow job after shorter times; all else of
+the rules is as it is in `deploy`. Those that need no Kafka are in `test_alerts_alone.py`.
 """
 
 import os
@@ -20,7 +19,7 @@ from tablegate.examples.demo.kafka import Broker, free_port
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
 from tests.kit.gateway_processes.cluster import Cluster
 from tests.kit.gateway_processes.gateway import SERVICE, GatewayProcess, soon
-from tests.kit.job.process import JobProcess
+from tests.kit.job.process import JobProcess, wait_until
 from tests.kit.programs.kafka import NewRecord, new_topic, produce
 from tests.kit.programs.prometheus import IS_INSTALLED, Prometheus
 from tests.kit.table.filled import RATINGS
@@ -226,3 +225,84 @@ def test_alerts_of_a_job_with_a_table_that_stops(broker: Broker, tmp_path: Path)
         assert names["steady"] not in prometheus.firing()["TablegateJobStopped"]
         running.kill()
         prometheus.wait_for("TablegateTargetDown", target)
+
+
+SLOW_JOB = """import time
+
+from tablegate.jobs import Json, Mode, Processor, Source, Table
+
+class Slow(Processor):
+    state = "count BIGINT"
+    emits = "count BIGINT"
+
+    def on_record(self, key, record, state):
+        time.sleep(record.amount / 1000)
+        state.count += 1
+        yield {{"count": state.count}}
+
+TABLE = Table(
+    name="{name}",
+    contract="contract.proto",
+    source=Source("{source}", Json("browser STRING, amount BIGINT")),
+    key={{"browser": "browser"}},
+    columns={{"action_count": "count"}},
+    processor=Slow(),
+    mode=Mode.MICROBATCH,
+)
+"""
+# Minutes, as no test waits for them.
+SHORTER = {"tablegate_job_marker_time_seconds > 120": "tablegate_job_marker_time_seconds > 8", "[15m]": "[10s]"}
+
+
+def _plan_as_another_job_would(checkpoint: Path) -> None:
+    """Plan the next batch of a query, as a job does that was frozen and has woken: with nothing in it."""
+    offsets = checkpoint / "table" / "offsets"
+    newest = max(int(file.name) for file in offsets.iterdir() if file.name.isdigit())
+    (offsets / f"{newest}.copy").write_bytes((offsets / str(newest)).read_bytes())
+    (offsets / f"{newest}.copy").rename(offsets / str(newest + 1))
+
+
+@pytest.mark.timeout(900)
+def test_alerts_of_a_job_that_restarts_and_is_too_slow(broker: Broker, tmp_path: Path) -> None:
+    name = f"slow_{secrets.token_hex(4)}"
+    source = new_topic(broker.bootstrap, 1)
+    (tmp_path / "job.py").write_text(SLOW_JOB.format(name=name, source=source))
+    contract = CONTRACT.read_text().replace('name: "suspicious_browsers"', f'name: "{name}"')
+    (tmp_path / "contract.proto").write_text(contract)
+    target = f"127.0.0.1:{free_port()}"
+    arguments = ["--table", str(tmp_path / "job.py"), "--bootstrap", broker.bootstrap, "--metrics", target]
+    arguments += ["--checkpoints", str(tmp_path / "checkpoints")]
+    records = 0
+
+    def write(sleep_ms: int, count: int = 1) -> None:
+        nonlocal records
+        records += count
+        produce(broker.bootstrap, source, [_record(f'{{"browser": "a", "amount": {sleep_ms}}}')] * count)
+
+    prometheus = Prometheus(tmp_path / "prometheus", {"jobs": [target]}, shorter=SHORTER)
+    with prometheus, JobProcess(tmp_path / "logs", *arguments) as running:
+        read = f'tablegate_job_records_total{{table="{name}"}}'
+        write(0)
+        soon(lambda: (prometheus.value(read) or 0) >= records, "the first record is read", 240)
+        [checkpoint] = (tmp_path / "checkpoints").glob("*/g1")
+
+        # The first is where the metric begins; more than three after it.
+        for restarts in range(1, 6):
+            _plan_as_another_job_would(checkpoint)
+            write(0)
+            wait_until(
+                "restart", lambda restarts=restarts: len(running.events("checkpoint_conflict")) == restarts, running
+            )
+            soon(lambda: (prometheus.value(read) or 0) >= records, "it goes on", 120)
+            # A busy machine may have it restart once more, as its Python worker comes too late.
+            assert restarts > 1 or "TablegateJobRestarts" not in prometheus.firing()
+        prometheus.wait_for("TablegateJobRestarts", name)
+
+        wanted = {"TablegateJobMarkersOld", "TablegateJobFallsBehind"}
+        soon(lambda: not wanted & {*prometheus.firing()}, "it keeps up", 120)
+        end_s = time.monotonic() + 180
+        while wanted:
+            assert time.monotonic() < end_s, f"these do not fire: {wanted}"
+            write(500, 10)  # it works off two a second
+            time.sleep(1)
+            wanted -= {alert for alert, tables in prometheus.firing().items() if name in tables}
