@@ -26,19 +26,26 @@ GET = "examples.ratings.v1.RatingsService/GetRating"
 class _Asked:
     """A table of ratings in one partition, and its history."""
 
-    def __init__(self, *, history_changes_max: int = 100, step_changes: int = 3) -> None:
+    def __init__(self, *, history_changes_max: int = 100, step_changes: int = 3, step_bytes: int = 1_000_000) -> None:
         self.store = MemoryStore(history_changes_max=history_changes_max)
         self.table: FilledTable = ratings_table(self.store, 1)
         self._parts = catalogue_of(), self.store, SIGNER, Notifier()
         accesses = table_accesses(*self._parts, ends=None, router=None, now_ms=now_ms)
-        self._histories = RowHistories(catalogue_of(), accesses, step_changes=step_changes)
+        self._histories = RowHistories(catalogue_of(), accesses, step_changes=step_changes, step_bytes=step_bytes)
 
     def of(
-        self, number: int, *, view: View | None = None, start: int = 0, limit: int = 0, method: str = GET
+        self,
+        number: int,
+        *,
+        view: View | None = None,
+        start: int = 0,
+        limit: int = 0,
+        method: str = GET,
+        call: LocalCall | None = None,
     ) -> GetHistoryResponse:
         """Return the history of a row, read in small steps."""
         asked = catalogue_of().queries[f"/{GET}"].request_class(movie_id=number).SerializeToString()
-        return asyncio.run(self._histories.history(method, asked, _Call(), view, start=start, limit=limit))
+        return asyncio.run(self._histories.history(method, asked, call or _Call(), view, start=start, limit=limit))
 
     def answer(self, request: GetHistoryRequest, call: LocalCall | None = None) -> GetHistoryResponse:
         """Return what the method answers."""
@@ -50,6 +57,21 @@ class _Call(LocalCall):
     async def turn(self) -> None:
         """Let others go on."""
         await asyncio.sleep(0)
+
+
+class _Meanwhile(_Call):
+    """A call whose first turn comes after something else has happened; `turns` are how many it had."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        super().__init__()
+        self._happens = happens
+        self.turns = 0
+
+    async def turn(self) -> None:
+        """Let others go on."""
+        self.turns += 1
+        if self.turns == 1:
+            self._happens()
 
 
 def _counts(answer: GetHistoryResponse) -> list[tuple[int | None, int | None]]:
@@ -87,6 +109,41 @@ def test_what_the_history_has_forgotten_is_not_there() -> None:
     answer = asked.of(7)
     assert _counts(answer) == [(6, 7), (5, 6), (4, 5), (3, 4)]
     assert (answer.history_start, answer.next_offset, answer.truncated) == (3, 7, False)
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_a_history_that_is_cut_while_it_is_read_has_no_gap(is_restored: bool) -> None:
+    asked = _Asked(history_changes_max=10)
+    for count in range(1, 11):
+        asked.table.put([rating(7, count=count)])
+
+    def cut() -> None:
+        if is_restored:
+            asked.table.incarnation_id += 1
+            asked.table.move(_PARTITION, phase=Phase.RESTORING)
+            asked.table.move(_PARTITION)
+        for count in range(11, 31):
+            asked.table.put([rating(7, count=count)])
+
+    answer = asked.of(7, call=_Meanwhile(cut))
+    assert _counts(answer) == [(count - 1, count) for count in range(30, 20, -1)]
+    assert answer.history_start == answer.changes[-1].offset == 20
+    assert answer.history_start_time == answer.changes[-1].time
+
+
+def test_a_history_of_large_rows_is_read_in_small_steps() -> None:
+    turns = []
+    for step_bytes in (1_000_000, 100):
+        asked = _Asked(history_changes_max=1_000, step_changes=1_000, step_bytes=step_bytes)
+        call = _Meanwhile(lambda: None)
+        for count in range(1, 201):
+            asked.table.put([rating(7, count=count), rating(8)])
+        assert _counts(asked.of(7, call=call, limit=1_000)) == [
+            (count - 1 or None, count) for count in range(200, 0, -1)
+        ]
+        turns.append(call.turns)
+    assert turns[0] < 5
+    assert turns[1] > 50
 
 
 def test_a_history_without_changes_says_where_it_begins() -> None:

@@ -4,6 +4,9 @@ The history of a store is in the order of offsets, for those who follow a partit
 is read from one end to the other, some changes at a time, each part in a snapshot and a turn of its own: a worker goes
 on with its other calls between them. Who asks again asks from where the last answer ended, which costs next to nothing.
 
+Where the history is cut meanwhile, up to what is read next or behind it, or begins anew, there is a gap. What was found
+before that is forgotten, so that an answer has all changes of the row since its `history_start`.
+
 Rows, and the ones before them, are seen as by the Get: what a view does not show is not there.
 
 Decision: docs/decisions/0173-a-rows-history-is-asked-by-its-get.md
@@ -28,15 +31,22 @@ from tablegate.v1.status_pb2 import GetHistoryResponse, RowChange, RowContent
 LIMIT, LIMIT_MAX = 100, 1_000  # changes of an answer: unless the request says, and whatever it says
 ROWS_BYTES_MAX = 1024 * 1024  # of the rows of an answer; its newest change comes however long that is
 STEP_CHANGES = 2_000  # read at once, in some milliseconds
+STEP_BYTES = 2 * 1024 * 1024  # of rows that are read at once, as far as the ones before tell: what others wait for
+FIRST_CHANGES = 100  # read at first, while nothing tells how large they are
 
 
 class RowHistories:
     """Answers for the Gets by key of a catalogue, whose tables are accessed by `accesses`."""
 
     def __init__(
-        self, catalogue: Catalogue, accesses: Mapping[str, TableAccess], *, step_changes: int = STEP_CHANGES
+        self,
+        catalogue: Catalogue,
+        accesses: Mapping[str, TableAccess],
+        *,
+        step_changes: int = STEP_CHANGES,
+        step_bytes: int = STEP_BYTES,
     ) -> None:
-        self._step_changes = step_changes
+        self._step_changes, self._step_bytes = step_changes, step_bytes
         self._gets = {
             path: (query, accesses[query.table.name])
             for path, query in catalogue.queries.items()
@@ -67,7 +77,7 @@ class RowHistories:
         if not 0 <= limit <= LIMIT_MAX:
             raise InvalidField("limit", f"is none of 0 to {LIMIT_MAX}; send fewer, or leave it out")
         found = _Found(key, access, limit or LIMIT)
-        reading = _Reading(access, key, Offset(start), self._step_changes)
+        reading = _Reading(access, key, Offset(start), self._step_changes, self._step_bytes)
         while reading.step(found):
             await call.turn()
         return reading.answer(found)
@@ -100,6 +110,11 @@ class _Found:
                     self._bytes -= self._changes.popleft().ByteSize()
                     self.truncated = True
 
+    def forget(self) -> None:
+        """Forget all that was found."""
+        self._changes.clear()
+        self._bytes, self.truncated = 0, False
+
     def newest_first(self) -> list[RowChange]:
         """Return them."""
         return list(reversed(self._changes))
@@ -127,14 +142,16 @@ class _Reading:
 
     _served: ServedGeneration | None = None
     _partition: Partition
+    _first: Position  # where the history begins that was read without a gap
     _position: Position
     _oldest_ms: int | None = None
 
-    def __init__(self, access: TableAccess, key: bytes, start: Offset, step_changes: int) -> None:
+    def __init__(self, access: TableAccess, key: bytes, start: Offset, step_changes: int, step_bytes: int) -> None:
         self._access = access
         self._key = key
         self._at, self._skip = start, 0
-        self._step_changes = step_changes
+        self._limit = min(FIRST_CHANGES, step_changes)
+        self._step_changes, self._step_bytes = step_changes, step_bytes
 
     def step(self, found: _Found) -> bool:
         """Read a part; return whether there is more."""
@@ -146,13 +163,16 @@ class _Reading:
             elif served.store_id != self._served.store_id:
                 raise PartitionUnavailable(access.table.name, self._partition, "its table has been made anew")
             self._position = position = access.live(snapshot, served, self._partition)
-            if self._at < position.history_start:
+            is_anew = position.incarnation_id != self._first.incarnation_id
+            if is_anew or self._at < position.history_start:
+                found.forget()
+                self._begin_at(snapshot, served, position)
                 self._at, self._skip = position.history_start, 0
             changes = snapshot.history(
-                served.store_id, self._partition, start=self._at, limit=self._step_changes + 1, skip=self._skip
+                served.store_id, self._partition, start=self._at, limit=self._limit + 1, skip=self._skip
             )
-        more = changes[self._step_changes :]
-        changes = changes[: self._step_changes]
+        more = changes[self._limit :]
+        changes = changes[: self._limit]
         found.add(changes)
         if not more:
             return False
@@ -160,6 +180,8 @@ class _Reading:
         at = more[0].offset
         self._skip = sum(1 for each in changes if each.offset == at) + (self._skip if at == self._at else 0)
         self._at = at
+        mean = sum(len(each.row or b"") + len(each.before or b"") for each in changes) // len(changes)
+        self._limit = min(2 * self._limit, self._step_changes, max(1, self._step_bytes // max(1, mean)))
         return True
 
     def _begin(self, snapshot: Snapshot, served: ServedGeneration) -> None:
@@ -169,9 +191,12 @@ class _Reading:
         self._partition = next(
             (each for each in places if snapshot.get_stored(served.store_id, each, self._key) is not None), places[0]
         )
-        history_start = self._access.live(snapshot, served, self._partition).history_start
-        for oldest in snapshot.history(served.store_id, self._partition, start=history_start, limit=1):
-            self._oldest_ms = oldest.time_ms
+        self._begin_at(snapshot, served, self._access.live(snapshot, served, self._partition))
+
+    def _begin_at(self, snapshot: Snapshot, served: ServedGeneration, position: Position) -> None:
+        self._first = position
+        oldest = snapshot.history(served.store_id, self._partition, start=position.history_start, limit=1)
+        self._oldest_ms = oldest[0].time_ms if oldest else None
 
     def answer(self, found: _Found) -> GetHistoryResponse:
         """Return the answer, after the last step."""
@@ -182,7 +207,7 @@ class _Reading:
             partition=self._partition,
             changes=found.newest_first(),
             truncated=found.truncated,
-            history_start=self._position.history_start,
+            history_start=self._first.history_start,
             next_offset=self._position.next_offset,
         )
         if self._oldest_ms is not None:
