@@ -2,6 +2,7 @@
 
 import json
 import random
+from base64 import b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -90,10 +91,20 @@ def test_rows_are_read_when_their_batch_is_made() -> None:
     assert read == [0, 1]
 
 
-def test_an_any_of_unknown_type_is_its_bytes() -> None:
-    packed = {"type_url": "type.example/unknown.Type", "value": b"\x01"}
-    table = arrow_table([ORDER(id=1, anything=packed)], ORDER)
-    assert json.loads(table["anything"][0].as_py()) == {"@type": "type.example/unknown.Type", "value": "AQ=="}
+@pytest.mark.parametrize(
+    ("type_url", "value"),
+    [
+        ("type.example/unknown.Type", b"\x01"),
+        ("nonsense", b""),
+        ("type.example/google.protobuf.Timestamp", b"\xff\xff"),
+        ("type.example/google.protobuf.Duration", b"\x08" + b"\xff" * 8 + b"\x7f"),
+        ("type.example/google.protobuf.Value", b"\x11" + bytes(6) + b"\xf0\x7f"),
+    ],
+    ids=["unknown", "no-name", "damaged", "out-of-range", "infinite"],
+)
+def test_an_any_that_json_cannot_say_is_its_bytes(type_url: str, value: bytes) -> None:
+    table = arrow_table([ORDER(id=1, anything={"type_url": type_url, "value": value})], ORDER)
+    assert json.loads(table["anything"][0].as_py()) == {"@type": type_url, "value": b64encode(value).decode()}
 
 
 def test_a_message_that_contains_itself_is_refused() -> None:

@@ -194,6 +194,8 @@ def _scalar(field: Any) -> pa.DataType:
 def _json(message: Any) -> str:
     try:
         value = json_format.MessageToDict(message, descriptor_pool=message.DESCRIPTOR.file.pool)
-    except TypeError:  # an Any, or one inside, whose type this program does not know
+    except Exception:  # an Any, or one inside: of a type that is not known here, not of its type, or not to be said
+        if message.DESCRIPTOR.name != "Any":
+            raise
         value = {"@type": message.type_url, "value": b64encode(message.value).decode()}
     return json.dumps(value, ensure_ascii=False)
