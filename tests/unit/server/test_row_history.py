@@ -44,8 +44,21 @@ class _Asked:
         call: LocalCall | None = None,
     ) -> GetHistoryResponse:
         """Return the history of a row, read in small steps."""
+        return asyncio.run(self.reading(number, view=view, start=start, limit=limit, method=method, call=call))
+
+    async def reading(
+        self,
+        number: int,
+        *,
+        view: View | None = None,
+        start: int = 0,
+        limit: int = 0,
+        method: str = GET,
+        call: LocalCall | None = None,
+    ) -> GetHistoryResponse:
+        """Return it, as others are read beside it."""
         asked = catalogue_of().queries[f"/{GET}"].request_class(movie_id=number).SerializeToString()
-        return asyncio.run(self._histories.history(method, asked, call or _Call(), view, start=start, limit=limit))
+        return await self._histories.history(method, asked, call or _Call(), view, start=start, limit=limit)
 
     def answer(self, request: GetHistoryRequest, call: LocalCall | None = None) -> GetHistoryResponse:
         """Return what the method answers."""
@@ -144,6 +157,27 @@ def test_a_history_of_large_rows_is_read_in_small_steps() -> None:
         turns.append(call.turns)
     assert turns[0] < 5
     assert turns[1] > 50
+
+
+def test_long_histories_are_read_one_after_the_other() -> None:
+    asked, turns = _Asked(), list[str]()
+    for count in range(1, 31):
+        asked.table.put([rating(7, count=count)])
+
+    class Noted(_Call):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self._name = name
+
+        async def turn(self) -> None:
+            turns.append(self._name)
+            await asyncio.sleep(0)
+
+    async def together() -> list[GetHistoryResponse]:
+        return await asyncio.gather(*(asked.reading(7, call=Noted(name)) for name in "abc"))
+
+    assert [len(answer.changes) for answer in asyncio.run(together())] == [30, 30, 30]
+    assert turns == sorted(turns)
 
 
 def test_a_history_without_changes_says_where_it_begins() -> None:

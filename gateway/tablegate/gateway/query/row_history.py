@@ -12,6 +12,7 @@ Rows, and the ones before them, are seen as by the Get: what a view does not sho
 Decision: docs/decisions/0173-a-rows-history-is-asked-by-its-get.md
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ class RowHistories:
         step_bytes: int = STEP_BYTES,
     ) -> None:
         self._step_changes, self._step_bytes = step_changes, step_bytes
+        self._long = asyncio.Lock()
         self._gets = {
             path: (query, accesses[query.table.name])
             for path, query in catalogue.queries.items()
@@ -78,8 +80,13 @@ class RowHistories:
             raise InvalidField("limit", f"is none of 0 to {LIMIT_MAX}; send fewer, or leave it out")
         found = _Found(key, access, limit or LIMIT)
         reading = _Reading(access, key, Offset(start), self._step_changes, self._step_bytes)
-        while reading.step(found):
-            await call.turn()
+        if reading.step(found):
+            # Long ones come one after the other: side by side, all of them would end when the last one does, or not in
+            # time.
+            async with self._long:
+                await call.turn()
+                while reading.step(found):
+                    await call.turn()
         return reading.answer(found)
 
     def _get(self, method: str) -> tuple[GetQuery, TableAccess]:
