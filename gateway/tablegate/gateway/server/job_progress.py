@@ -7,7 +7,7 @@ sources, gateways do not know: they may not read these.
 Decision: docs/decisions/0175-a-jobs-progress-is-what-its-markers-say.md
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.replication.records import RUN_AT
@@ -27,13 +27,11 @@ def job_statuses(snapshot: Snapshot, tables: Iterable[str]) -> Iterator[JobStatu
         yield _job_status(name, [each.source_offsets for each in positions if each is not None])
 
 
-def _job_status(name: str, offsets: Iterable[Mapping[tuple[str, int], int]]) -> JobStatus:
-    run, reached = 0, dict[tuple[str, int], int]()
-    for of_partition in offsets:
-        run = max(run, of_partition.get(RUN_AT, 0))
-        for at, next_offset in of_partition.items():
-            reached[at] = min(next_offset, reached.get(at, next_offset))
-    reached.pop(RUN_AT, None)
+def _job_status(name: str, offsets: Sequence[Mapping[tuple[str, int], int]]) -> JobStatus:
+    run = max((of_partition.get(RUN_AT, 0) for of_partition in offsets), default=0)
+    # A partition that has no offset of a source, as one that is being restored, may have nothing of it.
+    known = set[tuple[str, int]].intersection(*map(set, offsets)) if offsets else set[tuple[str, int]]()
+    reached = {at: min(of_partition[at] for of_partition in offsets) for at in known - {RUN_AT}}
     status = JobStatus(table=name, run=run)
     by_topic = {topic: status.reached.add(topic=topic) for topic in sorted({topic for topic, _ in reached})}
     for (topic, partition), next_offset in reached.items():
