@@ -15,6 +15,7 @@ from tablegate.gateway.query.service import table_accesses
 from tablegate.gateway.server.metadata import HISTORY_PATH, history_methods
 from tablegate.gateway.stores.base import Phase
 from tablegate.gateway.stores.notifier import Notifier
+from tablegate.v1 import changelog_pb2
 from tablegate.v1.status_pb2 import GetHistoryRequest, GetHistoryResponse, RowChange
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, FilledTable, LocalCall, catalogue_of, now_ms, rating, ratings_table
@@ -26,9 +27,11 @@ GET = "examples.ratings.v1.RatingsService/GetRating"
 class _Asked:
     """A table of ratings in one partition, and its history."""
 
-    def __init__(self, *, history_changes_max: int = 100, step_changes: int = 3, step_bytes: int = 1_000_000) -> None:
+    def __init__(
+        self, *, history_changes_max: int = 100, step_changes: int = 3, step_bytes: int = 1_000_000, partitions: int = 1
+    ) -> None:
         self.store = MemoryStore(history_changes_max=history_changes_max)
-        self.table: FilledTable = ratings_table(self.store, 1)
+        self.table: FilledTable = ratings_table(self.store, partitions)
         self._parts = catalogue_of(), self.store, SIGNER, Notifier()
         accesses = table_accesses(*self._parts, ends=None, router=None, now_ms=now_ms)
         self._histories = RowHistories(catalogue_of(), accesses, step_changes=step_changes, step_bytes=step_bytes)
@@ -232,6 +235,22 @@ def test_a_view_shows_of_a_history_what_it_shows_of_rows() -> None:
     trimmed = asked.of(7, view=View(rows=(), hidden=("rating_count", "update_time")))
     assert [each.offset for each in trimmed.changes] == [4, 2, 0], "no change of what is hidden"
     assert all(count in (0, None) for pair in _counts(trimmed) for count in pair)
+
+
+def test_a_row_that_its_producer_has_moved_is_found_where_it_is() -> None:
+    asked = _Asked(partitions=3)
+    with asked.store.snapshot() as snapshot:
+        state = snapshot.table("ratings")
+    assert state is not None
+    state.manifest.foreign.record_partitioner = changelog_pb2.RECORD_PARTITIONER_UNKNOWN
+    asked.store.put_table("ratings", state)
+    asked.table.place = lambda _: Partition(1)
+    asked.table.put([rating(7, count=1)])
+    asked.table.delete([rating(7)])
+    assert (asked.of(7).partition, _counts(asked.of(7))) == (1, [(1, None), (None, 1)])
+    asked.table.place = lambda _: Partition(2)
+    asked.table.put([rating(7, count=2)])
+    assert (asked.of(7).partition, _counts(asked.of(7))) == (2, [(None, 2)])
 
 
 def test_rows_come_in_the_form_of_the_request() -> None:

@@ -194,10 +194,11 @@ class _Reading:
     def _begin(self, snapshot: Snapshot, served: ServedGeneration) -> None:
         self._served = served
         places = self._access.places_of(self._key, served.partition_count)
-        # Where any partition may have a key, it is the one that has it, or had it last.
-        self._partition = next(
-            (each for each in places if snapshot.get_stored(served.store_id, each, self._key) is not None), places[0]
-        )
+        # Where any partition may have a key, it is the first that has its row, as for a Get; or the first that had one.
+        stored = {each: snapshot.get_stored(served.store_id, each, self._key) for each in places}
+        had = [each for each, row in stored.items() if row is not None]
+        has = [each for each in had if (row := stored[each]) is not None and row.row is not None]
+        self._partition = next(iter([*has, *had, *places]))
         self._begin_at(snapshot, served, self._access.live(snapshot, served, self._partition))
 
     def _begin_at(self, snapshot: Snapshot, served: ServedGeneration, position: Position) -> None:
