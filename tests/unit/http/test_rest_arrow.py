@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pool
 from tablegate.client.arrow import arrow_table
 from tablegate.gateway.access.gate import Gate
 from tablegate.gateway.http.json_codec import JsonCodec
-from tablegate.gateway.http.rest.arrow import ARROW, ArrowLimits, ArrowRows, Wish, wish_of
+from tablegate.gateway.http.rest.arrow import ARROW, Accepted, ArrowLimits, ArrowRows, accepted_by
 from tablegate.gateway.http.rest.protocol import RestProtocol
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.server import HttpServer
@@ -95,8 +95,8 @@ def test_a_scan_is_one_stream_of_arrow(limits: ArrowLimits, version: str) -> Non
     batches = [reader.read_next_batch_with_custom_metadata() for _ in range(_batches(answer.body))]
     assert len(batches) == {32_768: 1, 20: 5}.get(limits.batch_rows if limits.flush_s else 0, len(batches))
     assert by_movie(pa.Table.from_batches([batch for batch, _ in batches])) == whole()
-    last, said = json.loads(batches[-1][1]["tablegate"]), json.loads(lines[-1])
-    assert last["progress"].keys() == said["progress"].keys()
+    last, line = json.loads(batches[-1][1]["tablegate"]), json.loads(lines[-1])
+    assert last["progress"].keys() == line["progress"].keys()
 
 
 def _batches(body: bytes) -> int:
@@ -263,18 +263,18 @@ def test_what_has_no_rows_is_no_arrow(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("accept", "wish"),
+    ("accept", "accepted"),
     [
-        (ACCEPT, Wish(arrow=True, json=False)),
-        (f"text/html, {ACCEPT.upper()} ; q=0.5", Wish(arrow=True, json=False)),
-        (f"{ACCEPT};q=0.0", Wish(arrow=False, json=False)),
-        (f"{ACCEPT};q=x", Wish(arrow=True, json=False)),
-        (f"{ACCEPT}, */*;q=0.1", Wish(arrow=True, json=True)),
-        (f"application/json, {ACCEPT};q=0.9", Wish(arrow=False, json=True)),
-        (f"application/json;q=0.9, {ACCEPT}", Wish(arrow=True, json=True)),
-        ("*/*", Wish(arrow=False, json=True)),
-        ("", Wish(arrow=False, json=False)),
+        (ACCEPT, Accepted(arrow=True, json=False)),
+        (f"text/html, {ACCEPT.upper()} ; q=0.5", Accepted(arrow=True, json=False)),
+        (f"{ACCEPT};q=0.0", Accepted(arrow=False, json=False)),
+        (f"{ACCEPT};q=x", Accepted(arrow=True, json=False)),
+        (f"{ACCEPT}, */*;q=0.1", Accepted(arrow=True, json=True)),
+        (f"application/json, {ACCEPT};q=0.9", Accepted(arrow=False, json=True)),
+        (f"application/json;q=0.9, {ACCEPT}", Accepted(arrow=True, json=True)),
+        ("*/*", Accepted(arrow=False, json=True)),
+        ("", Accepted(arrow=False, json=False)),
     ],
 )
-def test_what_an_accept_header_wishes(accept: str, wish: Wish) -> None:
-    assert wish_of(accept.encode()) == wish
+def test_what_an_accept_header_accepts(accept: str, accepted: Accepted) -> None:
+    assert accepted_by(accept.encode()) == accepted

@@ -59,14 +59,14 @@ class ArrowLimits:
     flush_s: float = 1.0  # rows that pass a filter wait no longer for others
 
 
-class Wish(NamedTuple):
+class Accepted(NamedTuple):
     """What a client accepts: Arrow rather than JSON, and JSON where there is no Arrow."""
 
     arrow: bool
     json: bool
 
 
-def wish_of(accept: bytes) -> Wish:
+def accepted_by(accept: bytes) -> Accepted:
     """Return what an `accept` header says about Arrow. Who does not name it gets none."""
     weights: dict[bytes, float] = {}
     for item in accept.lower().split(b","):
@@ -74,7 +74,9 @@ def wish_of(accept: bytes) -> Wish:
         weights[name] = next((_weight(part[2:]) for part in parameters if part.startswith(b"q=")), 1.0)
     arrow = weights.get(ARROW, 0.0)
     json = max(weights.get(name, 0.0) for name in _JSON_TYPES)
-    return Wish(arrow > 0 and arrow >= json, any(weights.get(name, 0.0) > 0 for name in (*_JSON_TYPES, *_ANY_TYPES)))
+    return Accepted(
+        arrow > 0 and arrow >= json, any(weights.get(name, 0.0) > 0 for name in (*_JSON_TYPES, *_ANY_TYPES))
+    )
 
 
 def _weight(text: bytes) -> float:

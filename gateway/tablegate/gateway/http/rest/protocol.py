@@ -14,7 +14,7 @@ from typing_extensions import override
 from tablegate.gateway.contract.http_rules import HttpRoute
 from tablegate.gateway.http.exchange import Exchange, HeaderCache, ResponseHeaders
 from tablegate.gateway.http.json_codec import JSON_BYTES_MAX, JsonCodec, compact
-from tablegate.gateway.http.rest.arrow import ARROW, ArrowRoute, ArrowRows, cut, wish_of
+from tablegate.gateway.http.rest.arrow import ARROW, ArrowRoute, ArrowRows, accepted_by, cut
 from tablegate.gateway.http.rest.routes import Router, ServedRoute
 from tablegate.gateway.http.rpc.calls import (
     GZIP,
@@ -117,10 +117,10 @@ class RestProtocol:
         accept = exchange.headers.get(b"accept")
         if accept is None or ARROW not in accept.lower():
             return None
-        wish, arrow = wish_of(accept), self._arrow[route]
+        accepted, arrow = accepted_by(accept), self._arrow[route]
         if isinstance(arrow, str):
-            return arrow if wish.arrow and not wish.json else None
-        return arrow if wish.arrow else None
+            return arrow if accepted.arrow and not accepted.json else None
+        return arrow if accepted.arrow else None
 
 
 class RestUnary(ServedCall):
