@@ -211,9 +211,9 @@ def _getter(queries: TableQueries, view: str, name: str, kind: ValueType) -> _Ge
     into = fields[single]
     if described.is_repeated:
         return lambda row: _listed(f"{single.lower()}_list_val", [plain(each) for each in getattr(row, name)])
-    has_presence = described.has_presence
+    may_be_unset = described.has_presence
     return lambda row: (
-        Value() if has_presence and not row.HasField(name) else Value(**{into: plain(getattr(row, name))})
+        Value() if may_be_unset and not row.HasField(name) else Value(**{into: plain(getattr(row, name))})
     )
 
 
