@@ -292,7 +292,7 @@ def test_subscribers_need_the_right_to_the_status(browser, tmp_path):
         page.open("tables")
         page.run("sessionStorage.setItem('tablegate-credential', 'the-key')")
         page.open("calls")
-        page.wait("No calls yet")
+        page.wait("Held for clients")
         page.wait("may not ask for status")
         assert page.complaints() == []
         page.run("sessionStorage.clear()")

@@ -94,6 +94,14 @@ def receiving() -> Iterator[OtlpReceiver]:
         receiver.stop()
 
 
+def wait_for_senders() -> None:
+    """Wait for the threads of this process that send spans: one that tries again draws numbers among those of tests."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("OtelBatch"):
+            thread.join(60)
+            assert not thread.is_alive(), "it sends no more"
+
+
 def set_environment(patch: pytest.MonkeyPatch, environment: Mapping[str, str]) -> None:
     """Set variables of OpenTelemetry for this process, and no others."""
     for name in [name for name in os.environ if name.startswith("OTEL_")]:

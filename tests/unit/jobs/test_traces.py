@@ -15,7 +15,7 @@ from tablegate.examples.demo.kafka import free_port
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.traces import sent
 from tests.kit.gateway_processes.gateway import soon
-from tests.kit.programs.otlp import INTERNAL, OtlpReceiver, receiving, set_environment
+from tests.kit.programs.otlp import INTERNAL, OtlpReceiver, receiving, set_environment, wait_for_senders
 
 TABLE = {"tablegate.table": "orders", "tablegate.generation": 3, "tablegate.mode": "microbatch"}
 MS = 1_000_000
@@ -33,6 +33,7 @@ def _log_as_it_was() -> Iterator[None]:
     log = logging.getLogger("opentelemetry")
     before = log.handlers[:], log.propagate
     yield
+    wait_for_senders()
     log.handlers[:], log.propagate = before
 
 
@@ -157,7 +158,7 @@ def test_no_receiver_is_a_line_of_the_jobs_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     away = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}", "OTEL_BSP_SCHEDULE_DELAY": "50"}
-    set_environment(monkeypatch, away)
+    set_environment(monkeypatch, {**away, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"})
     written = ""
 
     def is_logged() -> bool:

@@ -27,7 +27,16 @@ from tablegate.gateway.telemetry.measures import Measures
 from tablegate.gateway.telemetry.otel import FLUSH_S, PARTS_MAX, Traces
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.gateways_in_process.cluster import ALONE, GrpcCluster
-from tests.kit.programs.otlp import CLIENT, INTERNAL, SERVER, OtlpReceiver, ReceivedSpan, receiving, set_environment
+from tests.kit.programs.otlp import (
+    CLIENT,
+    INTERNAL,
+    SERVER,
+    OtlpReceiver,
+    ReceivedSpan,
+    receiving,
+    set_environment,
+    wait_for_senders,
+)
 from tests.kit.table.filled import RATINGS, rating
 
 TRACE_ID, CALLER_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -49,6 +58,7 @@ def _log_as_it_was() -> Iterator[None]:
     log = logging.getLogger("opentelemetry")
     before = log.handlers[:], log.propagate
     yield
+    wait_for_senders()
     log.handlers[:], log.propagate = before
 
 
