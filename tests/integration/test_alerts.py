@@ -152,8 +152,8 @@ def test_alert_of_a_partition_without_a_replica(tmp_path: Path, changelog: Ratin
     )
     targets = {"gateways": [cluster[name].listens_at for name in ("g1", "g2")]}
     with cluster, Prometheus(tmp_path / "prometheus", targets) as prometheus:
-        soon(lambda: prometheus.value("sum(tablegate_table_serving)") is not None, "both are scraped", 60)
-        assert "TablegatePartitionWithoutReplica" not in prometheus.firing()
+        soon(lambda: prometheus.value("count(tablegate_table_serving)") == 2, "both are scraped", 60)
+        soon(lambda: "TablegatePartitionWithoutReplica" not in prometheus.firing(), "each partition has one", 60)
         cluster["g2"].kill()
         prometheus.wait_for("TablegatePartitionWithoutReplica", "ratings")
         # The other one takes the partition over.
