@@ -1,5 +1,6 @@
 """A receiver of traces: an HTTP server that OpenTelemetry's exporter sends to, as to a collector."""
 
+import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -94,12 +95,20 @@ def receiving() -> Iterator[OtlpReceiver]:
         receiver.stop()
 
 
-def wait_for_senders() -> None:
-    """Wait for the threads of this process that send spans: one that tries again draws numbers among those of tests."""
+@contextmanager
+def log_as_it_was() -> Iterator[None]:
+    """Let what sends spans in the block change OpenTelemetry's log.
+
+    Its threads have ended afterwards: one that tries again draws numbers among those of the tests that follow.
+    """
+    log = logging.getLogger("opentelemetry")
+    before = log.handlers[:], log.propagate
+    yield
     for thread in threading.enumerate():
         if thread.name.startswith("OtelBatch"):
             thread.join(60)
             assert not thread.is_alive(), "it sends no more"
+    log.handlers[:], log.propagate = before
 
 
 def set_environment(patch: pytest.MonkeyPatch, environment: Mapping[str, str]) -> None:

@@ -121,7 +121,7 @@ def test_a_batch_beyond_the_bound_is_refused_before_it_is_written(tmp_path: Path
         sink.write_batch(rows, 7)
     empty: Any = Rows(0)
     sink.write_batch(empty, 8)
-    assert sink.pop_changes(8) == 0
+    assert sink.changes.pop(8) == 0
 
 
 @pytest.mark.parametrize(

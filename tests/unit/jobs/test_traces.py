@@ -1,7 +1,6 @@
 """The spans of batches, sent by the real exporter to a receiver in this process: what they owe the reports of Spark."""
 
 import json
-import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from tablegate.examples.demo.kafka import free_port
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.traces import sent
 from tests.kit.gateway_processes.gateway import soon
-from tests.kit.programs.otlp import INTERNAL, OtlpReceiver, receiving, set_environment, wait_for_senders
+from tests.kit.programs.otlp import INTERNAL, OtlpReceiver, log_as_it_was, receiving, set_environment
 
 TABLE = {"tablegate.table": "orders", "tablegate.generation": 3, "tablegate.mode": "microbatch"}
 MS = 1_000_000
@@ -30,11 +29,8 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtlpReceiver]:
 
 @pytest.fixture(autouse=True)
 def _log_as_it_was() -> Iterator[None]:
-    log = logging.getLogger("opentelemetry")
-    before = log.handlers[:], log.propagate
-    yield
-    wait_for_senders()
-    log.handlers[:], log.propagate = before
+    with log_as_it_was():
+        yield
 
 
 def report(begin_s: float, *, batch: int = 7, **took_ms: int) -> Mapping[str, Any]:

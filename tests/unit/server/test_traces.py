@@ -33,9 +33,9 @@ from tests.kit.programs.otlp import (
     SERVER,
     OtlpReceiver,
     ReceivedSpan,
+    log_as_it_was,
     receiving,
     set_environment,
-    wait_for_senders,
 )
 from tests.kit.table.filled import RATINGS, rating
 
@@ -55,11 +55,8 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtlpReceiver]:
 
 @pytest.fixture(autouse=True)
 def _log_as_it_was() -> Iterator[None]:
-    log = logging.getLogger("opentelemetry")
-    before = log.handlers[:], log.propagate
-    yield
-    wait_for_senders()
-    log.handlers[:], log.propagate = before
+    with log_as_it_was():
+        yield
 
 
 class FileCollector(Collector):

@@ -227,10 +227,8 @@ def _varint(data: _Bytes, has: pa.Array | None, place: pa.Array) -> tuple[pa.Arr
         some = None if pc.all(goes_on).as_py() else goes_on
         byte = data.at(behind if some is None else pc.if_else(some, behind, place))
         bits = pc.bit_wise_and(byte, pa.scalar(0x7F, pa.uint8())).cast(pa.uint64())
-        longer, next_place = (
-            pc.bit_wise_or(values, pc.shift_left(bits, pa.scalar(7 * at, pa.uint64()))),
-            _plus(behind, 1),
-        )
+        longer = pc.bit_wise_or(values, pc.shift_left(bits, pa.scalar(7 * at, pa.uint64())))
+        next_place = _plus(behind, 1)
         values = longer if some is None else pc.if_else(some, longer, values)
         behind = next_place if some is None else pc.if_else(some, next_place, behind)
         goes_on = _both(some, pc.greater_equal(byte, 0x80))

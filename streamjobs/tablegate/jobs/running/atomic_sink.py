@@ -3,8 +3,6 @@
 Decision: docs/decisions/0073-atomic-batches.md
 """
 
-from collections import Counter
-
 from pyspark.sql import DataFrame
 
 from tablegate.gateway.contract.types import BATCH_CHANGES_MAX, VERSION_HEADER
@@ -12,6 +10,7 @@ from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.batches import BatchRecord, BatchWriter
 from tablegate.jobs.planning.declarations import job_argument
 from tablegate.jobs.planning.plan import Plan
+from tablegate.jobs.running.batch_changes import BatchChanges
 
 _COLUMNS = ("partition", "key", "value", f"filter(headers, h -> h.key = '{VERSION_HEADER}')[0].value AS version")
 
@@ -25,7 +24,7 @@ class AtomicSink:
     def __init__(self, plan: Plan, *, changes_max: int = BATCH_CHANGES_MAX) -> None:
         self._plan = plan
         self._changes_max = changes_max
-        self._changes: Counter[int] = Counter()  # by batch
+        self.changes = BatchChanges()
         self._writer = BatchWriter(plan.bootstrap, plan.changelog, plan.generation)
 
     def write_batch(self, rows: DataFrame, batch_id: int) -> None:
@@ -43,7 +42,7 @@ class AtomicSink:
             for partition, key in zip(partitions, keys, strict=True)
         )
         self._writer.write(batch_id, map(BatchRecord, chosen, keys, values, versions))
-        self._changes[batch_id] += found.num_rows
+        self.changes.add(batch_id, found.num_rows)
 
     def _too_many(self, batch_id: int, changes: int) -> JobError:
         table = self._plan.table
@@ -52,10 +51,6 @@ class AtomicSink:
             f"most {self._changes_max}; have the processor emit fewer rows at a time, or remove atomic, and build the "
             f"next generation: tablegate job rebuild {job_argument(table)}"
         )
-
-    def pop_changes(self, batch_id: int) -> int:
-        """Return how many changes were written up to a batch that has ended, since the last call."""
-        return sum(self._changes.pop(each) for each in [*self._changes] if each <= batch_id)
 
     def close(self) -> None:
         """Give up what is not committed, and write no more. Repeats do nothing."""

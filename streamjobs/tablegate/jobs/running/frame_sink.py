@@ -3,8 +3,6 @@
 A batch that Spark runs again after a crash has the number that it had, and so the versions.
 """
 
-from collections import Counter
-
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -14,6 +12,7 @@ from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.plan import Plan
+from tablegate.jobs.running.batch_changes import BatchChanges
 
 
 class FrameSink:
@@ -22,7 +21,7 @@ class FrameSink:
     def __init__(self, plan: Plan, run: int | None) -> None:
         self._target = target_of(plan)
         self._run = run
-        self._changes: Counter[int] = Counter()  # by batch
+        self.changes = BatchChanges()
 
     def write_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Write a batch, and return when Kafka has it; raise `JobError`, and then the query ends."""
@@ -30,14 +29,10 @@ class FrameSink:
             counts = write_batch(rows, self._target, batch_id + 1, run=self._run)
         except (PySparkException, Py4JError) as error:
             raise JobError(error_reason(error)) from None
-        self._changes[batch_id] += counts.rows + counts.deleted
+        self.changes.add(batch_id, counts.rows + counts.deleted)
         if counts.set_aside:
             table, topic = self._target.table.name, self._target.dead_letters.name
             log("dead_letters", table=table, topic=topic, records=counts.set_aside, reasons={"row": counts.set_aside})
-
-    def pop_changes(self, batch_id: int) -> int:
-        """Return how many changes were written up to a batch that has ended, since the last call."""
-        return sum(self._changes.pop(each) for each in [*self._changes] if each <= batch_id)
 
     def close(self) -> None:
         """Do nothing: what was written was committed."""

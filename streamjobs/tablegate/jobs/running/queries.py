@@ -424,7 +424,7 @@ class QueryMonitor:
         self._late += late
         self._ignored += ignored
         if self._sink is not None:
-            changes = self._sink.pop_changes(report["batchId"])
+            changes = self._sink.changes.pop(report["batchId"])
         else:
             changes = max(report["sink"].get("numOutputRows", 0), 0)  # -1 is Spark's word for unknown
         self._changes += changes

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeGuard, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -86,6 +86,11 @@ def _weight(text: bytes) -> float:
         return 1.0
 
 
+def gives_rows(query: Query | None, route: HttpRoute) -> TypeGuard[ScanQuery | RangeQuery]:
+    """Return whether a route answers with rows, which may be Arrow."""
+    return isinstance(query, (ScanQuery, RangeQuery)) and route.response_body in (None, query.rows)
+
+
 def cut(reason: bytes) -> bytes:
     """Return what no reader of Arrow takes for the end of a stream: a message that is longer than what comes of it."""
     return _CONTINUES + (len(reason) + _MISSING_BYTES).to_bytes(4, "little") + reason
@@ -112,7 +117,7 @@ class ArrowRows:
     def of(self, route: HttpRoute) -> "ArrowRoute | str":
         """Return what makes Arrow of a route's rows, or the sentence why nothing does."""
         query = self._queries.get(route.path)
-        if not isinstance(query, (ScanQuery, RangeQuery)) or route.response_body not in (None, query.rows):
+        if not gives_rows(query, route):
             return NO_ROWS
         return ArrowRoute(self, query, self._codec) if self._is_there else NO_EXTRA
 

@@ -20,6 +20,7 @@ from tablegate.gateway.contract.catalogue import (
     SubscribeQuery,
 )
 from tablegate.gateway.contract.http_rules import ONE, REST, FieldPath, HttpRoute, Template, parameter_fields
+from tablegate.gateway.http.rest.arrow import ARROW, gives_rows
 from tablegate.gateway.http.rest.openapi_schemas import (
     Comments,
     Schema,
@@ -30,7 +31,6 @@ from tablegate.gateway.http.rest.openapi_schemas import (
 )
 
 _JSON, _LINES, _EVENTS = "application/json", "application/x-ndjson", "text/event-stream"
-_ARROW = "application/vnd.apache.arrow.stream"
 _VERSION = re.compile(r"v[0-9]+\w*")
 ABOUT = (
     "Queries over tables that streaming jobs keep. All of them only read.\n\n"
@@ -160,9 +160,9 @@ class _Document:
         streams = isinstance(query, (ScanQuery, SubscribeQuery))
         answer = _stream(schema, example) if streams else _answer(schema, example)
         operation["responses"] = {"200": answer}
-        if isinstance(query, (ScanQuery, RangeQuery)) and route.response_body in (None, query.rows):
+        if gives_rows(query, route):
             answer["description"] += " The rows as one stream of Arrow, where the gateway has the extra `arrow`."
-            answer["content"][_ARROW] = {}  # bytes: OpenAPI 3.1 has no schema for them
+            answer["content"][ARROW.decode()] = {}  # bytes: OpenAPI 3.1 has no schema for them
         error = {_JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}
         if isinstance(query, GetQuery) and not query.missing_is_empty:
             operation["responses"]["404"] = {"description": "No row has this key.", "content": error}

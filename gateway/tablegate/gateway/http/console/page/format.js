@@ -1,5 +1,6 @@
 // How numbers, ages and values are shown.
 
+export const POINTS = 60; // values of a plot
 const NUMBER = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const TIME = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });

@@ -3,11 +3,10 @@
 import { unary } from "./api.js";
 import { age, count, NONE, rate, secondsSince } from "./format.js";
 import { Plot } from "./plot.js";
-import { GATEWAY, markerAge } from "./status.js";
+import { GATEWAY, markerAge, Rates } from "./status.js";
 import { Empty, html, List, Loading, Problem, Stale, TableChoice, usePolled } from "./ui.js";
 
 const EVERY_MS = 2_000;
-const POINTS = 60;
 const LISTED_MAX = 64; // partitions of a source
 
 const MODES = {
@@ -16,23 +15,15 @@ const MODES = {
   JOB_MODE_BATCH: "runs that end, such as each night",
 };
 
-const read = new Map(); // table and topic → what was read each second, the newest last
-let before = null;
+const read = new Rates(); // by table and topic
 
 async function ask(signal) {
   const { jobs = [] } = await unary(`${GATEWAY}/GetStatus`, { withJobs: true }, signal);
-  const now = Date.now();
   const sums = new Map();
   for (const { table, reached = [] } of jobs)
     for (const { topic, nextOffsets } of reached)
       sums.set(`${table} ${topic}`, Object.values(nextOffsets).reduce((sum, offset) => sum + Number(offset), 0));
-  for (const [name, sum] of sums) {
-    const last = before?.sums.get(name);
-    if (last === undefined || now <= before.now) continue;
-    const perSecond = Math.max(0, ((sum - last) * 1_000) / (now - before.now));
-    read.set(name, [...(read.get(name) ?? []), perSecond].slice(-POINTS));
-  }
-  before = { now, sums };
+  read.add(sums, Date.now());
   return jobs;
 }
 
@@ -112,7 +103,7 @@ function Sources({ job }) {
 }
 
 function Source({ table, topic, nextOffsets }) {
-  const rates = read.get(`${table} ${topic}`) ?? [];
+  const rates = read.of(`${table} ${topic}`);
   const partitions = Object.entries(nextOffsets).sort(([one], [other]) => one - other);
   const left = partitions.length - LISTED_MAX;
   return html`<tr>

@@ -1,9 +1,10 @@
 // What /metrics says of calls: how many a second, and how long they took, by method. The text is Prometheus' format.
 
+import { POINTS } from "./format.js";
+
 const LINE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)/;
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 const DURATIONS = "tablegate_call_duration_seconds";
-const POINTS = 60;
 const P99_ROUNDS = 5; // of which the p99 is: one round has too few calls
 
 export function parse(text) {

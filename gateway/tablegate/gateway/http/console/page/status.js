@@ -1,33 +1,42 @@
 // What GetStatus says, with what only two answers tell: how many records are applied each second.
 
 import { unary } from "./api.js";
-import { secondsSince } from "./format.js";
-
-const POINTS = 60;
+import { POINTS, secondsSince } from "./format.js";
 
 export const GATEWAY = "tablegate.v1.GatewayService";
 
-// The tables' rates, by table: the newest is last. Kept while one goes from screen to screen.
-const rates = new Map();
-let before = null;
+// How fast numbers grow, by name: each second between the last answers, the newest last.
+export class Rates {
+  #points = new Map();
+  #before = null;
+
+  add(numbers, nowMs) {
+    const before = this.#before;
+    for (const [name, number] of numbers) {
+      const last = before?.numbers.get(name);
+      if (last === undefined || nowMs <= before.nowMs) continue;
+      const perSecond = Math.max(0, ((number - last) * 1_000) / (nowMs - before.nowMs));
+      this.#points.set(name, [...this.of(name), perSecond].slice(-POINTS));
+    }
+    this.#before = { numbers, nowMs };
+  }
+
+  of(name) {
+    return this.#points.get(name) ?? [];
+  }
+}
+
+const rates = new Rates(); // by table; kept while one goes from screen to screen
 
 export async function askStatus(signal) {
   const status = await unary(`${GATEWAY}/GetStatus`, {}, signal);
-  const now = Date.now();
-  const applied = new Map((status.tables ?? []).map((table) => [table.table, sum(table.partitions, "nextOffset")]));
-  for (const [table, offset] of applied) {
-    const last = before?.applied.get(table);
-    const points = rates.get(table) ?? [];
-    if (last !== undefined && now > before.now)
-      points.push(Math.max(0, ((offset - last) * 1_000) / (now - before.now)));
-    rates.set(table, points.slice(-POINTS));
-  }
-  before = { now, applied };
+  const applied = (status.tables ?? []).map((table) => [table.table, sum(table.partitions, "nextOffset")]);
+  rates.add(new Map(applied), Date.now());
   return status;
 }
 
 export function ratesOf(table) {
-  return rates.get(table) ?? [];
+  return rates.of(table);
 }
 
 function sum(partitions = [], name) {

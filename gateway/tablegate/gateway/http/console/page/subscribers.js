@@ -1,13 +1,12 @@
 // The streams of subscribers at this gateway, and how far behind it they are: counted while somebody looks.
 
 import { unary } from "./api.js";
-import { age, count } from "./format.js";
+import { age, count, POINTS } from "./format.js";
 import { Plot } from "./plot.js";
 import { GATEWAY } from "./status.js";
 import { Empty, html, List, Loading, Problem, Stale, usePolled } from "./ui.js";
 
 const EVERY_MS = 2_000;
-const POINTS = 60;
 const OLD_S = 5; // a stream is sent what is new in milliseconds: what waits longer has a reason
 const lags = new Map(); // method → seconds of the stream that is furthest behind, the newest last
 
