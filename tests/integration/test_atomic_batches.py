@@ -162,6 +162,7 @@ def test_no_read_sees_units_lost_while_they_move(broker: Broker, tmp_path: Path,
             with repeated(bookings.move, MOVE_EVERY_S):
                 read_on(reader, job, reads=reads, batches=2 * BATCHES_MIN)
             wait_until("all moves", lambda: all(reader.moves(bank) == bookings.moves for bank in BANKS), job)
+            wait_until("the log counts them", lambda: any(each["changes"] for each in job.events("batch")), job)
             assert job.stop() == 0, job.errors()
     answers = answers_of(history)
     assert torn(answers) == []

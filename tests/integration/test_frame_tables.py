@@ -303,6 +303,12 @@ def test_a_job_keeps_checks_and_rebuilds_tables_of_functions(broker: Broker, tmp
             )
             assert (listed["running"], listed["mode"], listed["sources"]) == (True, "microbatch", [f"{prefix}orders"])
             assert listed["records_behind"] == 0
+            soon(
+                lambda: (
+                    sum(told["changes"] for told in job.events("batch") if told["table"] == f"{prefix}revenue") == 2
+                ),
+                "the log counts its two rows",
+            )
             job.kill()
 
         # It goes on from its checkpoints.

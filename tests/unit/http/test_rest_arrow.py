@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from google.protobuf import descriptor_pool
 
 from tablegate.client.arrow import arrow_table
 from tablegate.gateway.access.gate import Gate
+from tablegate.gateway.contract.catalogue import RangeQuery
 from tablegate.gateway.http.json_codec import JsonCodec
-from tablegate.gateway.http.rest.arrow import ARROW, Accepted, ArrowLimits, ArrowRows, accepted_by
+from tablegate.gateway.http.rest.arrow import ARROW, Accepted, ArrowLimits, ArrowRows, accepted_by, gives_rows
 from tablegate.gateway.http.rest.protocol import RestProtocol
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.server import HttpServer
@@ -260,6 +262,16 @@ def test_what_has_no_rows_is_no_arrow(path: str) -> None:
         answer = client_to(server).ask("GET", path, accept=ACCEPT)
     assert answer.status == 406
     assert answer.json["error"]["message"] == "only a Scan and a Range answer as Arrow; accept application/json here"
+
+
+def test_a_route_that_answers_with_another_field_gives_no_rows() -> None:
+    catalogue = catalogue_of()
+    [pages] = [route for route in catalogue.routes if route.path == f"{SERVICE}/ListRatings"]
+    query = catalogue.queries[pages.path]
+    assert isinstance(query, RangeQuery)
+    assert gives_rows(query, pages)
+    assert gives_rows(query, replace(pages, response_body=query.rows))
+    assert not gives_rows(query, replace(pages, response_body=query.next_page_token))
 
 
 @pytest.mark.parametrize(

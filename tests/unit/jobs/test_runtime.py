@@ -28,6 +28,7 @@ from tablegate.jobs.planning.plan import (
     plan_without_cluster,
 )
 from tablegate.jobs.running.atomic_sink import AtomicSink
+from tablegate.jobs.running.batch_changes import BatchChanges
 from tablegate.jobs.running.handover import TRANSITIONS, HandoverPhase
 from tablegate.jobs.running.queries import _Progress
 from tablegate.jobs.running.query_errors import query_error
@@ -122,6 +123,13 @@ def test_a_batch_beyond_the_bound_is_refused_before_it_is_written(tmp_path: Path
     empty: Any = Rows(0)
     sink.write_batch(empty, 8)
     assert sink.changes.pop(8) == 0
+
+
+def test_changes_of_a_batch_that_goes_on_are_not_those_of_one_that_has_ended() -> None:
+    changes = BatchChanges()
+    for batch_id, count in ((6, 1), (7, 2), (8, 5), (7, 3)):
+        changes.add(batch_id, count)
+    assert [changes.pop(7), changes.pop(7), changes.pop(9)] == [6, 0, 5]
 
 
 @pytest.mark.parametrize(
