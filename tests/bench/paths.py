@@ -35,7 +35,7 @@ from tests.kit.table.filled import ROOT, SIGNER, FilledTable, catalogue_of, rati
 GET = "/examples.ratings.v1.RatingsService/GetRating"
 PROJECT = ROOT / "gateway/tablegate/gateway"
 WARM_CALLS = 5
-RECORDED_CALLS = 30  # on a busy machine most are slow, and meet timers of their connections
+RECORDED_CALLS = 100  # on a busy machine most are slow, and meet timers of their connections
 PARTITIONS = 4
 LOCAL_MAX, FORWARDED_MAX = 13, 20
 """How many files each may pass."""

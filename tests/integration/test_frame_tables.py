@@ -305,7 +305,7 @@ def test_a_job_keeps_checks_and_rebuilds_tables_of_functions(broker: Broker, tmp
             assert listed["records_behind"] == 0
             soon(
                 lambda: (
-                    sum(told["changes"] for told in job.events("batch") if told["table"] == f"{prefix}revenue") == 2
+                    sum(event["changes"] for event in job.events("batch") if event["table"] == f"{prefix}revenue") == 2
                 ),
                 "the log counts its two rows",
             )
