@@ -125,7 +125,7 @@ def test_a_batch_beyond_the_bound_is_refused_before_it_is_written(tmp_path: Path
     assert sink.changes.pop(8) == 0
 
 
-def test_changes_of_a_batch_that_goes_on_are_not_those_of_one_that_has_ended() -> None:
+def test_changes_of_a_batch_that_goes_on_stay_apart() -> None:
     changes = BatchChanges()
     for batch_id, count in ((6, 1), (7, 2), (8, 5), (7, 3)):
         changes.add(batch_id, count)
