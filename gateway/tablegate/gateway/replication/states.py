@@ -121,8 +121,8 @@ class PartitionState(Enum):
     """What this gateway has of one partition of a generation."""
 
     ABSENT = "absent"  # nothing, or rows that are being removed
-    ASSIGNED = "assigned"  # to be here; its topic is asked for, and what an earlier stay left is removed
-    RESTORING = "restoring"  # filled from the start of the changelog; not answered from
+    ASSIGNED = "assigned"  # what an earlier stay left is removed, rows of others come, its topic is asked for
+    RESTORING = "restoring"  # filled from the changelog, up to its barrier; not answered from
     CATCHING_UP = "catching up"  # was live, and reads what came since; its history goes on
     LIVE = "live"  # answered from, and followed
     REVOKING = "revoking"  # not ours any more: answered from until the others know, but announced no longer

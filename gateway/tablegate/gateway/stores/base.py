@@ -50,8 +50,9 @@ class Phase(IntEnum):
 
         RESTORING ──► LIVE ◄──► CATCHING_UP        (any of them ──► RESTORING, where the partition begins anew)
 
-    RESTORING: its rows come from the beginning of the changelog, in any state in between. Nobody is answered from it,
-    and it has no history: the changes of a restore are nobody's news.
+    RESTORING: its rows come from the beginning of the changelog, or from another gateway or a snapshot file and then
+    the changelog; it is in any state in between. Nobody is answered from it, and it has no history: the changes of a
+    restore are nobody's news.
     LIVE: it has all that was in the changelog when it became live. Queries are answered from it, and from it alone.
     CATCHING_UP: it was live and may be behind now, as the replicator has started again or it came to another gateway.
     It is not answered from, but its history goes on: who followed it while it was live misses nothing.
