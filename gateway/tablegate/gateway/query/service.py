@@ -38,8 +38,8 @@ from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.query.range import range_handler
 from tablegate.gateway.query.scan import scan_handler
 from tablegate.gateway.query.serving import NowMs, TableAccess, error_for_store, wall_clock_ms
-from tablegate.gateway.query.subscribe.live_table import LiveTable
 from tablegate.gateway.query.subscribe.open_streams import OpenStreams
+from tablegate.gateway.query.subscribe.publisher import TablePublisher
 from tablegate.gateway.query.subscribe.subscription import subscribe_handler
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tablegate.gateway.stores.notifier import Notifier
@@ -127,10 +127,10 @@ def query_methods(
         is_traced=is_traced,
     )
     streams = OpenStreams() if streams is None else streams
-    live = {name: LiveTable(access, streams) for name, access in accesses.items()}
+    publishers = {name: TablePublisher(access, streams) for name, access in accesses.items()}
     viewed = {name: ViewedAccess(access) for name, access in accesses.items()}
     methods: dict[str, Method] = {
-        path: _method(query, viewed[query.table.name], live[query.table.name])
+        path: _method(query, viewed[query.table.name], publishers[query.table.name])
         for path, query in catalogue.queries.items()
     }
     for path, is_stream in catalogue.other_methods.items():
@@ -139,7 +139,7 @@ def query_methods(
     return methods
 
 
-def _method(query: Query, access: ViewedAccess, live: LiveTable) -> UnaryMethod | StreamMethod:
+def _method(query: Query, access: ViewedAccess, publisher: TablePublisher) -> UnaryMethod | StreamMethod:
     make: Callable[[TableAccess], UnaryHandler]
     match query:
         case GetQuery():
@@ -154,7 +154,7 @@ def _method(query: Query, access: ViewedAccess, live: LiveTable) -> UnaryMethod 
             scan = _stream(access, partial(scan_handler, query))
             return StreamMethod(scan, checks_forward_token=True, is_bulk=True)
         case SubscribeQuery():
-            subscribe = partial(subscribe_handler, query, live=live)
+            subscribe = partial(subscribe_handler, query, publisher=publisher)
             return StreamMethod(_stream(access, subscribe), checks_forward_token=True)
         case _:
             raise TypeError(query)

@@ -39,9 +39,9 @@ from tablegate.gateway.query.subscribe.cursor import (
     start_live,
     step,
 )
-from tablegate.gateway.query.subscribe.live_table import LiveTable, is_same
 from tablegate.gateway.query.subscribe.messages import ChangeEncoder, Positions, ProgressEncoder, cursor_of, sources_of
 from tablegate.gateway.query.subscribe.open_streams import Sent
+from tablegate.gateway.query.subscribe.publisher import TablePublisher, is_same
 from tablegate.gateway.query.subscribe.selections import SubscribeReader, SubscribeRequest
 from tablegate.gateway.stores.base import Snapshot, StoredPartition
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
@@ -59,9 +59,9 @@ CONFLATED_BYTES_MAX = 256 * 1024
 class SubscribePlan(SubscribeReader):
     """A Subscribe, compiled: what reads its requests, and what streams share."""
 
-    def __init__(self, query: SubscribeQuery, access: TableAccess, live: LiveTable) -> None:
+    def __init__(self, query: SubscribeQuery, access: TableAccess, publisher: TablePublisher) -> None:
         super().__init__(query, access)
-        self.live = live
+        self.publisher = publisher
         self.encoder = ChangeEncoder(query)
 
 
@@ -276,7 +276,9 @@ class LocalStream:
                     yield self._progress_message(result)
                 timeout_s = min(UNSERVED_CHECK_S, self._pace.seconds_to_progress())
                 store_id, partitions = self._served.store_id, self._selection.partitions
-                await self._plan.live.notifier.wait(timeout_s, [StoredPartition(store_id, each) for each in partitions])
+                await self._plan.publisher.notifier.wait(
+                    timeout_s, [StoredPartition(store_id, each) for each in partitions]
+                )
                 continue
             # A step without changes still counts where it says for the first time that the copy is whole, or no longer
             # is.
@@ -290,7 +292,7 @@ class LocalStream:
 
     def _step(self) -> Step:
         """Take a step in a snapshot of its own; join the broadcaster where that makes the copy whole."""
-        access, live = self._plan.access, self._plan.live
+        access, publisher = self._plan.access, self._plan.publisher
         # A copy: a store that fails in the middle takes along what it gave.
         cursor = replace(self._cursor, change_positions=dict(self._cursor.change_positions))
         budget = ReadBudget(access.limits.message_rows_max, access.limits.message_bytes_max)
@@ -314,10 +316,10 @@ class LocalStream:
             )
             # The broadcaster is brought to this very snapshot first. Only then do both stand at the same place, and the
             # next change reaches this stream from exactly one of them.
-            if result.is_whole and live.publish(snapshot, served, self._selection.partitions):
+            if result.is_whole and publisher.publish(snapshot, served, self._selection.partitions):
                 part = None if self._scope is None else frozenset(self._selection.partitions)
                 name = (self._plan.query.path, self._asked.request_hash, part)
-                self._broadcaster = live.broadcaster(served)
+                self._broadcaster = publisher.broadcaster(served)
                 self._subscriber = self._broadcaster.join(
                     name, self._selection, self._encoder.encode_live, cursor.change_positions, positions
                 )

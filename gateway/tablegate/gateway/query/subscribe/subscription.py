@@ -36,10 +36,10 @@ from tablegate.gateway.query.errors import PartitionUnavailable, ShuttingDown, T
 from tablegate.gateway.query.forwarding import error_for
 from tablegate.gateway.query.requests import parse
 from tablegate.gateway.query.serving import Scope, ServedGeneration, TableAccess
-from tablegate.gateway.query.subscribe.live_table import LiveTable
 from tablegate.gateway.query.subscribe.local import LocalStream, Pace, SubscribePlan
 from tablegate.gateway.query.subscribe.messages import MergedCursor, client_token
 from tablegate.gateway.query.subscribe.open_streams import OpenStream, Sent
+from tablegate.gateway.query.subscribe.publisher import TablePublisher
 from tablegate.gateway.query.subscribe.sources import Group, PartCall, PartitionSources, PartitionStream
 from tablegate.gateway.stores.base import Phase, Position, StoreUnavailable
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
@@ -54,9 +54,9 @@ from tablegate.v1.query_pb2 import (
 SILENT_TIMES = 3  # so many missed messages of progress, and a moment, mean a dead stream
 
 
-def subscribe_handler(query: SubscribeQuery, access: TableAccess, live: LiveTable) -> StreamHandler:
+def subscribe_handler(query: SubscribeQuery, access: TableAccess, publisher: TablePublisher) -> StreamHandler:
     """Return the handler of `query`."""
-    plan = SubscribePlan(query, access, live)
+    plan = SubscribePlan(query, access, publisher)
 
     def handle(data: bytes, call: Call) -> AsyncIterator[bytes]:
         return Subscription(plan, data, call).messages()
@@ -103,7 +103,7 @@ class Subscription(OpenStream):
         First those of this gateway's store, for as long as it has all partitions: one source needs no merging, its
         messages are those of the stream. Where it stops and others may go on, `_asked` has the token to go on from.
         """
-        with self._plan.live.streams.hold(self):
+        with self._plan.publisher.streams.hold(self):
             is_local = True
             while is_local:
                 local = self._local = LocalStream(self._plan, self._asked, self._call, self._pace, self._scope)
@@ -132,7 +132,7 @@ class Subscription(OpenStream):
 
     async def _merged(self) -> AsyncGenerator[bytes, None]:
         """Yield the stream of several sources."""
-        self._plan.live.on_shutdown.add(self._wake)
+        self._plan.publisher.on_shutdown.add(self._wake)
         try:
             if not self._open():
                 yield self._reset()
@@ -155,7 +155,7 @@ class Subscription(OpenStream):
             await self._leave()
 
     async def _leave(self) -> None:
-        self._plan.live.on_shutdown.discard(self._wake)
+        self._plan.publisher.on_shutdown.discard(self._wake)
         self._end(self._streams)
         if self._ended:
             await asyncio.wait(self._ended)

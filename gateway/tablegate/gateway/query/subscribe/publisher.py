@@ -1,4 +1,4 @@
-"""A table's broadcaster in this process: it publishes when the notifier names partitions of the table.
+"""When a table's changes are published in this process: as the notifier names partitions of the table.
 
 Notifications come as often as the replicator commits. The first change is published at once; those that follow within
 `publish_flush_s` are published together, so that a busy table costs many subscribers one message and not hundreds. A
@@ -27,8 +27,11 @@ def is_same(served: ServedGeneration, other: ServedGeneration) -> bool:
     return served.store_id == other.store_id and served.state.incarnation_id == other.state.incarnation_id
 
 
-class LiveTable:
-    """Keeps the broadcaster of the generation that is served. One event loop. `streams`: all that are open."""
+class TablePublisher:
+    """Publishes a table's changes by the broadcaster of the generation that is served. One event loop.
+
+    `streams`: all that are open.
+    """
 
     def __init__(self, access: TableAccess, streams: OpenStreams) -> None:
         self.streams = streams
