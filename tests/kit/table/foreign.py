@@ -73,7 +73,7 @@ def compact(columns: Any) -> bytes:
 class Topic:
     """A topic of a codec. `key` and `value` make a record's bytes of the columns of a row.
 
-    `is_placed`: producers place keys by murmur2 of `placed_by`, which is the key but for windows.
+    `placed_by`: what producers of murmur2 place a key by, of windows the key in them; None: the key.
     """
 
     name: str

@@ -13,7 +13,6 @@ TOPICS = {TOPIC: 2}
 
 KNOWN_CARD = "card-1"
 KNOWN_INVOICE = "invoice-known"
-KNOWN_POINTS = 25.0
 
 _PLACES = (("Mumbai", "Maharashtra"), ("Bengaluru", "Karnataka"), ("Chennai", "Tamil Nadu"), ("Jaipur", "Rajasthan"))
 _GOODS = ("lamp", "chair", "desk", "mirror", "carpet", "shelf", "vase", "clock", "sofa", "stool")

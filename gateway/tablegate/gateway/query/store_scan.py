@@ -1,7 +1,7 @@
 """Scan of this gateway's store: rows that pass the filters, partition by partition, in short snapshots, by key.
 
-A scan has to go on where all that it has read is: its token has the positions (`Scanned.read_so_far`), and whoever goes
-on waits until the store has come up to them.
+A scan has to go on where all that it has read is: its token has the positions (`Scanned.walked`), and whoever goes on
+waits until the store has come up to them.
 
 Decision: docs/decisions/0070-walks-carry-positions.md
 """

@@ -46,7 +46,7 @@ class VisibleRows:
 
     `row`: returns what is seen of a row, None where it is not seen; it raises `CorruptRow`.
     `start` and `end` (None: the last key) bound the keys whose rows may be seen, as far as those tell.
-    `fixed`: the columns of which those rows have one value.
+    `fixed`: the columns of which those rows have one value; subscriptions are found by them (`SelectionIndex`).
     """
 
     def __init__(self, view: View, table: Table) -> None:

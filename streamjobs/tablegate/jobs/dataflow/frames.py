@@ -101,7 +101,7 @@ def make_rows(
     sequence_base: int = 0,
     have_expired: bool = False,
 ) -> DataFrame:
-    """Return the table's rows: key columns, columns, `SEQUENCE_COLUMN` and `EXISTS_COLUMN`.
+    """Return the table's rows: key columns, columns, `SEQUENCE_COLUMN`, `EXISTS_COLUMN` and `COMPUTED_COLUMN`.
 
     `sequence_base`: what sequences are counted from. `have_expired`: none exists any more, as of then.
     Raise `JobError` where a column does not compute, or is not what the contract wants.
