@@ -1,4 +1,4 @@
-"""`tablegate subscribe` against a door in this process: lines for pipes, the live table, how it ends."""
+"""`tablegate subscribe` against a server in this process: lines for pipes, the live table, how it ends."""
 
 import json
 import re
@@ -26,16 +26,16 @@ START = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 @pytest.fixture
-def door() -> Iterator[RatingsServer]:
-    with RatingsServer() as door:
-        door.put(range(ROWS))
-        yield door
+def server() -> Iterator[RatingsServer]:
+    with RatingsServer() as server:
+        server.put(range(ROWS))
+        yield server
 
 
 class Command:
     """`tablegate subscribe ratings` in a process of its own, its lines read one by one."""
 
-    def __init__(self, door: RatingsServer, *words: str) -> None:
+    def __init__(self, server: RatingsServer, *words: str) -> None:
         command = [
             sys.executable,
             "-m",
@@ -43,7 +43,7 @@ class Command:
             "subscribe",
             "ratings",
             "--address",
-            door.address,
+            server.address,
             *words,
         ]
         self._process = subprocess.Popen(
@@ -77,61 +77,61 @@ class Command:
         return self._process.wait(), complaints
 
 
-def test_each_event_is_a_line(door: RatingsServer) -> None:
-    command = Command(door, "--json")
+def test_each_event_is_a_line(server: RatingsServer) -> None:
+    command = Command(server, "--json")
     first, *rows, last = command.until("current")
     assert first["event"] == "reset"
     assert {int(event["row"]["movie_id"]) for event in rows} == set(range(ROWS))
     assert last["as_of_time"].startswith("20")
-    door.delete([4])
+    server.delete([4])
     gone, _ = command.until("current")
     assert gone == {"event": "delete", "key": {"movie_id": "4"}}
-    door.stop()
+    server.stop()
     *_, lost = command.until("disconnected")
     assert lost["code"] == "UNAVAILABLE"
-    door.put([5])
-    door.start()
+    server.put([5])
+    server.start()
     assert "5" in [event["row"]["movie_id"] for event in command.until("current") if event["event"] == "upsert"]
     assert command.end() == (0, "")
 
 
-def test_it_ends_at_sigterm_and_when_nobody_reads(door: RatingsServer) -> None:
-    command = Command(door)
+def test_it_ends_at_sigterm_and_when_nobody_reads(server: RatingsServer) -> None:
+    command = Command(server)
     command.until("current")
     assert command.end(signal.SIGTERM) == (0, "")
-    command = Command(door)
+    command = Command(server)
     command.until("current")
     command.leave()
-    door.put([1])
+    server.put([1])
     assert command.end(None) == (0, "")
 
 
-def test_it_goes_on_where_its_file_says(door: RatingsServer, tmp_path: Path) -> None:
+def test_it_goes_on_where_its_file_says(server: RatingsServer, tmp_path: Path) -> None:
     words = ("--resume", str(tmp_path / "token"), 'subscribe_options={"progress_interval": "0.1s"}')
-    command = Command(door, *words)
+    command = Command(server, *words)
     command.until("current")
     command.until("current")  # so the one before is kept
     command.end()
-    door.put([7])
-    command = Command(door, *words)
+    server.put([7])
+    command = Command(server, *words)
     [upsert, _] = command.until("current")
     assert (upsert["event"], upsert["row"]["movie_id"]) == ("upsert", "7")
     command.end()
 
 
-def test_only_changes(door: RatingsServer) -> None:
-    command = Command(door, "--changes-only")
+def test_only_changes(server: RatingsServer) -> None:
+    command = Command(server, "--changes-only")
     assert len(command.until("current")) == 1
-    door.put([7])
+    server.put([7])
     assert [event["event"] for event in command.until("current")] == ["upsert", "current"]
     command.end()
 
 
-def test_rows_have_the_fields_that_were_asked_for(door: RatingsServer) -> None:
-    command = Command(door, "--fields", "ratingCount")
+def test_rows_have_the_fields_that_were_asked_for(server: RatingsServer) -> None:
+    command = Command(server, "--fields", "ratingCount")
     _, *rows, _ = command.until("current")
     assert {tuple(event["row"]) for event in rows} == {("movie_id", "rating_count")}
-    door.put([4])
+    server.put([4])
     upsert, _ = command.until("current")
     assert (upsert["row"]["movie_id"], upsert["row"].keys()) == ("4", {"movie_id", "rating_count"})
     command.end()
@@ -154,11 +154,11 @@ def _run(*words: str) -> Result:
     ],
 )
 def test_what_is_wrong_is_one_sentence(
-    door: RatingsServer, tmp_path: Path, words: Sequence[str], sentence: str
+    server: RatingsServer, tmp_path: Path, words: Sequence[str], sentence: str
 ) -> None:
     (tmp_path / "junk").write_text("1.junk\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    result = _run(*(word.replace("TMP", str(tmp_path)) for word in words), "--address", door.address)
+    result = _run(*(word.replace("TMP", str(tmp_path)) for word in words), "--address", server.address)
     assert result.exit_code == 1
     assert sentence in result.stderr
     assert result.stderr.count("\n") == 1
@@ -270,9 +270,9 @@ def test_rows_that_changed_last_are_shown_in_order_and_marked(view: LiveView, cl
     assert _ids(_lines(view, height=9)) == [41, 42, 43, 44, 45]
 
 
-def test_a_stream_that_breaks_is_no_error(door: RatingsServer) -> None:
-    door.faults.append(Fault(1, ShuttingDown()))
-    command = Command(door)
+def test_a_stream_that_breaks_is_no_error(server: RatingsServer) -> None:
+    server.faults.append(Fault(1, ShuttingDown()))
+    command = Command(server)
     assert [event["event"] for event in command.until("disconnected")] == ["reset", "disconnected"]
     assert len(command.until("current")) == ROWS + 1
     assert command.end() == (0, "")

@@ -98,7 +98,7 @@ def test_partitions_of_dead_and_drained_gateways_move_to_the_others(start: Start
     soon(lambda: first.rows() == changelog.rows, "the one that is left has all rows")
 
 
-def test_a_newcomer_gets_long_partitions_from_who_has_them(start: Start, changelog: RatingsChangelog) -> None:
+def test_a_late_joiner_gets_long_partitions_from_who_has_them(start: Start, changelog: RatingsChangelog) -> None:
     changelog.put(dict(many(PARTITIONS * OFFSETS_MIN * 11 // 10)))
     changelog.delete(range(100))
     first = start("gw-1")

@@ -51,7 +51,7 @@ def _row(customer_id: str, balance: Decimal | None) -> Any:
     return table.row_class.FromString(RowDecoder(table, {1: json.dumps(row_schema(table))}).decode(value))
 
 
-def _door() -> HttpServer:
+def _server() -> HttpServer:
     store, catalogue = MemoryStore(), catalogue_of(BALANCES)
     filled = FilledTable(store, catalogue.tables["balances"], partition_count=2)
     filled.publish()
@@ -62,8 +62,8 @@ def _door() -> HttpServer:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with ServerThread(_door) as door:
-        yield f"127.0.0.1:{door.port}"
+    with ServerThread(_server) as server:
+        yield f"127.0.0.1:{server.port}"
 
 
 def _ask(address: str, method: str, **fields: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The Python client against a door in this process that breaks in every way, and against a gateway that is killed."""
+"""The Python client against a server in this process that breaks in every way, and against a gateway that is killed."""
 
 import asyncio
 import os
@@ -38,9 +38,9 @@ WAIT_S = 60.0
 
 
 @pytest.fixture
-def door() -> Iterator[RatingsServer]:
-    with RatingsServer() as door:
-        yield door
+def server() -> Iterator[RatingsServer]:
+    with RatingsServer() as server:
+        yield server
 
 
 @pytest.fixture(params=[for_threads, for_asyncio])
@@ -49,37 +49,37 @@ def copying(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture
-def channel(door: RatingsServer) -> Iterator[grpc.Channel]:
-    with open_channel(door.address) as channel:
+def channel(server: RatingsServer) -> Iterator[grpc.Channel]:
+    with open_channel(server.address) as channel:
         yield channel
 
 
-def test_a_live_table_follows(door: RatingsServer, copying: Copying) -> None:
-    door.put(range(700))
+def test_a_live_table_follows(server: RatingsServer, copying: Copying) -> None:
+    server.put(range(700))
     told: dict[int, Any] = {}
-    with copying(door.address, request(), told.__setitem__) as copy:
+    with copying(server.address, request(), told.__setitem__) as copy:
         copy.wait(WAIT_S)
-        assert copy.counts() == door.counts
+        assert copy.counts() == server.counts
         assert copy.table[3].movie_id == 3
         assert copy.table.as_of is not None
-        door.put([3, 9_999])
-        door.delete([4])
-        soon(lambda: copy.counts() == door.counts, "the changes")
+        server.put([3, 9_999])
+        server.delete([4])
+        soon(lambda: copy.counts() == server.counts, "the changes")
         soon(lambda: told[4] is None, "the callback")
-        assert {key for key, row in told.items() if row is not None} == set(door.counts)
+        assert {key for key, row in told.items() if row is not None} == set(server.counts)
         assert copy.table.is_current
     assert not copy.table.is_current
-    assert copy.counts() == door.counts
+    assert copy.counts() == server.counts
 
 
-def test_a_closed_table_is_not_waited_for(door: RatingsServer, channel: grpc.Channel) -> None:
+def test_a_closed_table_is_not_waited_for(server: RatingsServer, channel: grpc.Channel) -> None:
     with LiveTable(stub_method(channel), request()) as table:
         table.wait_current(WAIT_S)
     with pytest.raises(RuntimeError, match="closed"):
         table.wait_current(WAIT_S)
 
     async def wait() -> None:
-        async with aio.open_channel(door.address) as channel:
+        async with aio.open_channel(server.address) as channel:
             async with aio.LiveTable(stub_method(channel), request()) as table:
                 await table.wait_current(WAIT_S)
             with pytest.raises(RuntimeError, match="closed"):
@@ -88,14 +88,16 @@ def test_a_closed_table_is_not_waited_for(door: RatingsServer, channel: grpc.Cha
     asyncio.run(wait())
 
 
-def test_a_live_table_as_a_table_of_arrow(door: RatingsServer, copying: Copying) -> None:
-    door.put(range(10))
-    with copying(door.address, request()) as copy:
+def test_a_live_table_as_a_table_of_arrow(server: RatingsServer, copying: Copying) -> None:
+    server.put(range(10))
+    with copying(server.address, request()) as copy:
         copy.wait(WAIT_S)
         before = copy.table.to_arrow()
         assert before.schema == arrow_schema(type(copy.table[3]))
-        assert dict(zip(*before.select(["movie_id", "rating_count"]).to_pydict().values(), strict=True)) == door.counts
-        door.delete(range(10))
+        assert (
+            dict(zip(*before.select(["movie_id", "rating_count"]).to_pydict().values(), strict=True)) == server.counts
+        )
+        server.delete(range(10))
         soon(lambda: not copy.table, "all rows are gone")
         assert copy.table.to_arrow() == before.schema.empty_table()
         assert before.num_rows == 10
@@ -108,9 +110,9 @@ def test_a_live_table_without_a_snapshot_is_no_table_of_arrow() -> None:
         table.to_arrow()
 
 
-def test_a_table_of_arrow_without_the_extra_names_it(door: RatingsServer, copying: Copying) -> None:
-    door.put([1])
-    with copying(door.address, request()) as copy, pytest.MonkeyPatch.context() as patch:
+def test_a_table_of_arrow_without_the_extra_names_it(server: RatingsServer, copying: Copying) -> None:
+    server.put([1])
+    with copying(server.address, request()) as copy, pytest.MonkeyPatch.context() as patch:
         copy.wait(WAIT_S)
         patch.delitem(sys.modules, "tablegate.client.arrow", raising=False)
         patch.setitem(sys.modules, "pyarrow", None)
@@ -118,12 +120,12 @@ def test_a_table_of_arrow_without_the_extra_names_it(door: RatingsServer, copyin
             copy.table.to_arrow()
 
 
-def test_a_live_table_of_one_key(door: RatingsServer, copying: Copying) -> None:
-    door.put(range(10))
-    with copying(door.address, request(movie_id=7)) as copy:
+def test_a_live_table_of_one_key(server: RatingsServer, copying: Copying) -> None:
+    server.put(range(10))
+    with copying(server.address, request(movie_id=7)) as copy:
         copy.wait(WAIT_S)
         assert set(copy.table) == {7}
-        door.delete([7, 8])
+        server.delete([7, 8])
         soon(lambda: not copy.table, "its row is gone")
 
 
@@ -140,45 +142,49 @@ def test_a_live_table_of_one_key(door: RatingsServer, copying: Copying) -> None:
     ],
     ids=lambda fault: f"{type(fault.error).__name__}-{fault.after}",
 )
-def test_a_live_table_outlives_its_streams(door: RatingsServer, copying: Copying, fault: Fault) -> None:
-    door.put(range(3_000))
-    door.faults.extend([fault, fault])
-    with copying(door.address, request(subscribe_options=OFTEN)) as copy:
+def test_a_live_table_outlives_its_streams(server: RatingsServer, copying: Copying, fault: Fault) -> None:
+    server.put(range(3_000))
+    server.faults.extend([fault, fault])
+    with copying(server.address, request(subscribe_options=OFTEN)) as copy:
         for _ in range(10):
-            door.put(range(0, 3_000, 7))
-            door.delete(range(5, 3_000, 97))
-        soon(lambda: not door.faults and copy.table.is_current and copy.counts() == door.counts, "all is there", WAIT_S)
-        assert door.streams >= 3
+            server.put(range(0, 3_000, 7))
+            server.delete(range(5, 3_000, 97))
+        soon(
+            lambda: not server.faults and copy.table.is_current and copy.counts() == server.counts,
+            "all is there",
+            WAIT_S,
+        )
+        assert server.streams >= 3
 
 
-def test_a_live_table_outlives_the_gateway(door: RatingsServer, copying: Copying) -> None:
-    door.put(range(1_000))
-    with copying(door.address, request()) as copy:
+def test_a_live_table_outlives_the_gateway(server: RatingsServer, copying: Copying) -> None:
+    server.put(range(1_000))
+    with copying(server.address, request()) as copy:
         copy.wait(WAIT_S)
         for _ in range(3):
-            door.stop()
+            server.stop()
             soon(lambda: not copy.table.is_current, "it says so")
-            assert copy.counts() == door.counts, "rows stay"
-            door.put([1])
-            door.delete([2])
-            door.start()
-            soon(lambda: copy.table.is_current and copy.counts() == door.counts, "it goes on", WAIT_S)
+            assert copy.counts() == server.counts, "rows stay"
+            server.put([1])
+            server.delete([2])
+            server.start()
+            soon(lambda: copy.table.is_current and copy.counts() == server.counts, "it goes on", WAIT_S)
 
 
-def test_a_new_generation_never_shows_half(door: RatingsServer, copying: Copying) -> None:
-    door.put(range(2_000))
+def test_a_new_generation_never_shows_half(server: RatingsServer, copying: Copying) -> None:
+    server.put(range(2_000))
     sizes: set[int] = set()
-    with copying(door.address, request()) as copy:
+    with copying(server.address, request()) as copy:
         copy.wait(WAIT_S)
-        door.rebuild([*range(1_000), 5_000])
-        while copy.counts() != door.counts:
+        server.rebuild([*range(1_000), 5_000])
+        while copy.counts() != server.counts:
             sizes.add(len(copy.table))
         assert sizes <= {2_000, 1_001}
 
 
-def test_what_the_gateway_refuses_is_raised(door: RatingsServer, copying: Copying) -> None:
+def test_what_the_gateway_refuses_is_raised(server: RatingsServer, copying: Copying) -> None:
     wrong = {"subscribe_options": {"progress_interval": {"seconds": -1}}}
-    with copying(door.address, request(**wrong)) as copy:
+    with copying(server.address, request(**wrong)) as copy:
         with pytest.raises(SubscribeError, match="progress_interval") as caught:
             copy.wait(WAIT_S)
         assert (caught.value.code, caught.value.reason) == ("INVALID_ARGUMENT", "INVALID_FIELD")
@@ -196,13 +202,13 @@ def _says(copy: Copy, words: str) -> bool:
     return words in str(caught.value)
 
 
-def test_a_callback_that_fails_ends_the_copy(door: RatingsServer, copying: Copying) -> None:
-    door.put(range(10))
+def test_a_callback_that_fails_ends_the_copy(server: RatingsServer, copying: Copying) -> None:
+    server.put(range(10))
 
     def fail(key: int, row: Any) -> None:
         raise ZeroDivisionError(f"at {key}")
 
-    with copying(door.address, request(), fail) as copy:
+    with copying(server.address, request(), fail) as copy:
         soon(lambda: _failed(copy), "it ends")
         assert not copy.table.is_current
 
@@ -215,8 +221,8 @@ def _failed(copy: Copy) -> bool:
     return False
 
 
-def test_a_table_closes_itself_in_its_callback(door: RatingsServer, channel: grpc.Channel) -> None:
-    door.put(range(3))
+def test_a_table_closes_itself_in_its_callback(server: RatingsServer, channel: grpc.Channel) -> None:
+    server.put(range(3))
     seen: list[int] = []
     ready = threading.Event()
 
@@ -232,10 +238,10 @@ def test_a_table_closes_itself_in_its_callback(door: RatingsServer, channel: grp
 
 
 @pytest.mark.parametrize("copying", [for_threads, for_asyncio])
-def test_streams_that_a_server_cancels_or_ends_are_opened_again(door: RatingsServer, copying: Copying) -> None:
+def test_streams_that_a_server_cancels_or_ends_are_opened_again(server: RatingsServer, copying: Copying) -> None:
     """By a server that does what a gateway does not, and proxies do."""
-    door.put(range(20))
-    with open_channel(door.address) as behind:
+    server.put(range(20))
+    with open_channel(server.address) as behind:
         method = stub_method(behind)
         ways = ["cancel", "end", "cancel"]
 
@@ -252,18 +258,18 @@ def test_streams_that_a_server_cancels_or_ends_are_opened_again(door: RatingsSer
                     return
 
         handler = grpc.unary_stream_rpc_method_handler(relay)
-        server = grpc.server(futures.ThreadPoolExecutor(8))
+        proxy = grpc.server(futures.ThreadPoolExecutor(8))
         service = grpc.method_handlers_generic_handler(
             "examples.ratings.v1.RatingsService", {"SubscribeRatings": handler}
         )
-        server.add_generic_rpc_handlers((service,))
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.start()
+        proxy.add_generic_rpc_handlers((service,))
+        port = proxy.add_insecure_port("127.0.0.1:0")
+        proxy.start()
         try:
             with copying(f"127.0.0.1:{port}", request(subscribe_options=OFTEN)) as copy:
-                soon(lambda: not ways and copy.counts() == door.counts, "it is there", WAIT_S)
+                soon(lambda: not ways and copy.counts() == server.counts, "it is there", WAIT_S)
         finally:
-            server.stop(0).wait()
+            proxy.stop(0).wait()
 
 
 @pytest.mark.jvm

@@ -1,4 +1,4 @@
-"""The Python client's events and calls against a door in this process; a program with generated code."""
+"""The Python client's events and calls against a server in this process; a program with generated code."""
 
 import asyncio
 import os
@@ -44,14 +44,14 @@ WAIT_S = 60.0
 
 
 @pytest.fixture
-def door() -> Iterator[RatingsServer]:
-    with RatingsServer() as door:
-        yield door
+def server() -> Iterator[RatingsServer]:
+    with RatingsServer() as server:
+        yield server
 
 
 @pytest.fixture
-def channel(door: RatingsServer) -> Iterator[grpc.Channel]:
-    with open_channel(door.address) as channel:
+def channel(server: RatingsServer) -> Iterator[grpc.Channel]:
+    with open_channel(server.address) as channel:
         yield channel
 
 
@@ -69,15 +69,15 @@ def _is_current(event: Any) -> bool:
     return isinstance(event, Current)
 
 
-def test_events_come_in_order(door: RatingsServer, channel: grpc.Channel) -> None:
-    door.put(range(5))
+def test_events_come_in_order(server: RatingsServer, channel: grpc.Channel) -> None:
+    server.put(range(5))
     with subscribe(stub_method(channel), request()) as events:
         first = _through(events, _is_current)
         assert isinstance(first[0], Reset)
         assert {event.key for event in first if isinstance(event, Upsert)} == set(range(5))
-        door.delete([3])
+        server.delete([3])
         assert [event.key for event in _through(events, _is_current) if isinstance(event, Delete)] == [3]
-        door.stop()
+        server.stop()
         [lost] = _through(events, lambda event: True)
         assert isinstance(lost, Disconnected)
         assert lost.code == "UNAVAILABLE"
@@ -109,42 +109,42 @@ class Kept:
 
 
 @pytest.mark.parametrize("kind", ["threads", "asyncio"])
-def test_a_kept_copy_is_right_wherever_its_process_ended(door: RatingsServer, kind: str) -> None:
+def test_a_kept_copy_is_right_wherever_its_process_ended(server: RatingsServer, kind: str) -> None:
     choice = random.Random(kind)
     kept = Kept()
 
     async def take(most: int) -> None:
         async with (
-            aio.open_channel(door.address) as channel,
+            aio.open_channel(server.address) as channel,
             aio.subscribe(stub_method(channel), kept.begin()) as events,
         ):
             async for event in events:
                 kept.take(event)
                 most -= 1
-                if not most or kept.rows == door.counts:
+                if not most or kept.rows == server.counts:
                     return
 
     def take_in_thread(most: int) -> None:
-        with open_channel(door.address) as channel, subscribe(stub_method(channel), kept.begin()) as events:
+        with open_channel(server.address) as channel, subscribe(stub_method(channel), kept.begin()) as events:
             for event in islice(events, most):
                 kept.take(event)
-                if kept.rows == door.counts:
+                if kept.rows == server.counts:
                     return
 
     def process(most: int) -> None:
         take_in_thread(most) if kind == "threads" else asyncio.run(take(most))
 
-    door.put(range(1_500))
+    server.put(range(1_500))
     for _ in range(15):
         process(choice.randrange(1, 1_000))
-        door.put(choice.randrange(1_500) for _ in range(20))
-        door.delete([choice.randrange(1_500)])
-    while kept.rows != door.counts:
+        server.put(choice.randrange(1_500) for _ in range(20))
+        server.delete([choice.randrange(1_500)])
+    while kept.rows != server.counts:
         process(10_000)
 
 
-def test_a_token_is_stored_once_all_before_it_was_taken(door: RatingsServer, channel: grpc.Channel) -> None:
-    door.put(range(5))
+def test_a_token_is_stored_once_all_before_it_was_taken(server: RatingsServer, channel: grpc.Channel) -> None:
+    server.put(range(5))
     tokens = TokenMemory()
     with subscribe(stub_method(channel), request(subscribe_options=OFTEN), token_store=tokens) as events:
         taken = before = ""
@@ -154,19 +154,19 @@ def test_a_token_is_stored_once_all_before_it_was_taken(door: RatingsServer, cha
     assert tokens.load() == before != ""
 
 
-def test_a_stored_token_goes_on(door: RatingsServer, channel: grpc.Channel, tmp_path: Path) -> None:
-    door.put(range(5))
+def test_a_stored_token_goes_on(server: RatingsServer, channel: grpc.Channel, tmp_path: Path) -> None:
+    server.put(range(5))
     for movie_ids in (range(5), [3], [8, 9]):
-        door.put(movie_ids)
+        server.put(movie_ids)
         with subscribe(stub_method(channel), request(), token_store=TokenFile(tmp_path / "token")) as events:
             told = {event.key for event in _through(events, _is_current) if isinstance(event, Upsert)}
             assert told == {1, *movie_ids}
-            door.put([1])
+            server.put([1])
             next(events)  # so what was told before is taken, and this is not
 
 
-def test_a_refused_token_is_told_or_begins_anew(door: RatingsServer, channel: grpc.Channel, tmp_path: Path) -> None:
-    door.put(range(5))
+def test_a_refused_token_is_told_or_begins_anew(server: RatingsServer, channel: grpc.Channel, tmp_path: Path) -> None:
+    server.put(range(5))
     path, asked = tmp_path / "token", request(subscribe_options=OFTEN)
     path.write_text("1.junk\n")
     with (
@@ -183,7 +183,7 @@ def test_a_refused_token_is_told_or_begins_anew(door: RatingsServer, channel: gr
     assert path.read_text() != "1.junk\n"
 
 
-def test_closing_ends_a_wait_of_another_thread(door: RatingsServer, channel: grpc.Channel) -> None:
+def test_closing_ends_a_wait_of_another_thread(server: RatingsServer, channel: grpc.Channel) -> None:
     events = subscribe(stub_method(channel), request())
     taken: list[Any] = []
     thread = threading.Thread(target=lambda: taken.extend(events))
@@ -194,32 +194,32 @@ def test_closing_ends_a_wait_of_another_thread(door: RatingsServer, channel: grp
     assert not any(isinstance(event, Disconnected) for event in taken)
 
 
-def test_unary_calls_are_tried_again_and_have_deadlines(door: RatingsServer) -> None:
-    door.put([7])
+def test_unary_calls_are_tried_again_and_have_deadlines(server: RatingsServer) -> None:
+    server.put([7])
     busy = [Fault(0, ShuttingDown()), Fault(0, PartitionUnavailable("ratings", 1, "it is restored"))]
-    with open_channel(door.address, deadline_s=9) as channel:
+    with open_channel(server.address, deadline_s=9) as channel:
         get = stub_method(channel, "GetRating")
-        door.faults.extend(busy)
+        server.faults.extend(busy)
         assert get(request("GetRating", movie_id=7)).rating.movie_id == 7
-        assert len(door.left_s) == 3
+        assert len(server.left_s) == 3
         with pytest.raises(grpc.RpcError) as caught:
             get(request("GetRating", movie_id=8), timeout=30)
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND  # type: ignore[attr-defined]
 
     async def ask() -> None:
-        async with aio.open_channel(door.address, deadline_s=9) as channel:
+        async with aio.open_channel(server.address, deadline_s=9) as channel:
             get = stub_method(channel, "GetRating")
-            door.faults.extend(busy)
+            server.faults.extend(busy)
             assert (await get(request("GetRating", movie_id=7))).rating.movie_id == 7
             await get(request("GetRating", movie_id=7), timeout=30)
 
     asyncio.run(ask())
     default, longest = 2, 10  # of the contract: without the client's own deadline a call has the default
-    mine = [left_s for number, left_s in enumerate(door.left_s) if number not in (3, 7)]
+    mine = [left_s for number, left_s in enumerate(server.left_s) if number not in (3, 7)]
     assert len(mine) == 6
     # gRPC rounds what is left up, so it may be a little more than was asked for.
     assert all(left_s is not None and default < left_s < 9.5 for left_s in mine)
-    assert all(left_s is not None and 9.5 < left_s <= longest for left_s in (door.left_s[3], door.left_s[7]))
+    assert all(left_s is not None and 9.5 < left_s <= longest for left_s in (server.left_s[3], server.left_s[7]))
 
 
 PROGRAM = """
@@ -248,19 +248,19 @@ asyncio.run(ask())
 """
 
 
-def test_a_program_with_generated_code(door: RatingsServer, tmp_path: Path) -> None:
-    door.put(range(10))
+def test_a_program_with_generated_code(server: RatingsServer, tmp_path: Path) -> None:
+    server.put(range(10))
     includes = [f"-I{ROOT / 'proto'}", f"-I{ROOT / 'proto' / 'googleapis'}", f"-I{CONTRACTS}"]
     includes.append(f"-I{Path(protoc.__file__).parent / '_proto'}")
     words = ["protoc", *includes, f"--python_out={tmp_path}", f"--grpc_python_out={tmp_path}", str(RATINGS)]
     assert protoc.main(words) == 0
     (tmp_path / "program.py").write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "program.py"), door.address],
+        [sys.executable, str(tmp_path / "program.py"), server.address],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "PYTHONWARNINGS": "error"},
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [f"{door.counts[7]} 10", "[7]"]
+    assert done.stdout.splitlines() == [f"{server.counts[7]} 10", "[7]"]

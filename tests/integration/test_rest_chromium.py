@@ -18,8 +18,8 @@ COUNT_REQUESTS = """
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Chromium]:
-    with RestServer(WatchOn='get: "/watched"') as door, Chromium() as browser:
-        browser.open(f"http://127.0.0.1:{door.port}/docs")
+    with RestServer(WatchOn='get: "/watched"') as server, Chromium() as browser:
+        browser.open(f"http://127.0.0.1:{server.port}/docs")
         browser.wait_for("document.querySelector('.opblock')")
         browser.run(COUNT_REQUESTS)
         yield browser

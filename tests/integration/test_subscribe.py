@@ -239,7 +239,7 @@ def test_subscribers_that_never_read_cost_little_and_nobody_else(
         assert grown <= (64 + slow) * MIB
         for stream in sleepers:
             stream.read()
-        # One that took nothing for a minute was ended by the door: then the machine was slow, not we.
+        # One that took nothing for a minute was ended by the server: then the machine was slow, not we.
         soon(
             lambda: all(stream.ended or stream.copy == changelog.rows for stream in sleepers), "the slow have all", 300
         )

@@ -65,8 +65,8 @@ def built() -> Iterator[Path]:
 
 @pytest.mark.tools
 def test_a_client_in_node(built: Path) -> None:
-    with WebServer() as door:
-        told = json.loads(run("node", "node_client.js", f"http://127.0.0.1:{door.port}", cwd=built))
+    with WebServer() as server:
+        told = json.loads(run("node", "node_client.js", f"http://127.0.0.1:{server.port}", cwd=built))
     assert len(told) == 6
     assert told == dict.fromkeys(told, TOLD)
 
@@ -77,8 +77,8 @@ def test_a_page_of_another_origin(built: Path) -> None:
         pytest.skip("pages need Chromium")
     with Chromium() as browser, site(built / "site") as allowed:
         other = allowed.replace("127.0.0.1", "localhost")
-        with WebServer(origins=(allowed,)) as door:
-            address = json.dumps(f"http://127.0.0.1:{door.port}")
+        with WebServer(origins=(allowed,)) as server:
+            address = json.dumps(f"http://127.0.0.1:{server.port}")
             told = {}
             for page in (allowed, other):
                 browser.open(page)

@@ -1,4 +1,4 @@
-"""Retired words in identifiers: which there are, and the list of those that are not mended yet.
+"""Retired words in identifiers and names of files: which there are, and the list of those that are not mended yet.
 
 `python -m tests.kit.docs.words` prints where they are, `… --lower` lowers the list to what is left. It never goes up.
 """
@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import NamedTuple
 
 from tests.kit.docs.pages import DOCS, ROOT
@@ -20,7 +21,7 @@ _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 class Found(NamedTuple):
-    """A definition whose name has a retired word."""
+    """A definition, or a file, whose name has a retired word."""
 
     word: str
     file: str
@@ -48,12 +49,12 @@ def split(identifier: str) -> list[str]:
 
 @functools.cache
 def offenders() -> list[Found]:
-    """Return each definition with a retired word, in the order of files and lines."""
+    """Return each file and definition whose name has a retired word, in the order of files and lines."""
     words, allowed = retired()
     return [
         Found(word, file, line, name)
         for file, source in sources().items()
-        for line, name in source.definitions
+        for line, name in [(1, Path(file).stem), *source.definitions]
         if name.strip("_") not in allowed
         for word in sorted({*split(name), name.strip("_")} & words)
     ]

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.kit.fuzz import contents, doors
+from tests.kit.fuzz import connections, contents
 
 CORPORA = Path(__file__).parents[2] / "fuzz/corpus"
 
 TARGETS: Mapping[str, Callable[[bytes], None]] = {
-    "hpack": doors.hpack_blocks,
-    "http2": doors.http2,
-    "http1": doors.http1,
-    "json": doors.json_text,
+    "hpack": connections.hpack_blocks,
+    "http2": connections.http2,
+    "http1": connections.http1,
+    "json": connections.json_text,
     "request": contents.request,
     "token": contents.token,
     "key": contents.key,

@@ -33,9 +33,9 @@ def failure(error: Any) -> tuple[Any, str, list[Any]]:
     return error.code(), info.reason, list(status.details)
 
 
-def refused(doors: GrpcCluster, gateway_id: str, method: str, **more: Any) -> tuple[Any, str, list[Any]]:
+def refused(cluster: GrpcCluster, gateway_id: str, method: str, **more: Any) -> tuple[Any, str, list[Any]]:
     with pytest.raises(grpc.RpcError) as raised:
-        doors.ask(gateway_id, method, **more)
+        cluster.ask(gateway_id, method, **more)
     return failure(raised.value)
 
 

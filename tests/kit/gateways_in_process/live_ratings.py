@@ -1,4 +1,4 @@
-"""The ratings table behind a door of this process, while it changes, and while door and connections come and go."""
+"""The ratings table behind a server of this process, while it changes, and while server and connections come and go."""
 
 import asyncio
 from typing import Any, Self
@@ -13,7 +13,7 @@ PIECE_BYTES = 64 * 1024
 
 
 class LiveRatings(RatingsServer):
-    """100 movies at first. Clients reach the door through a relay: so a connection can be cut under them."""
+    """100 movies at first. Clients reach the server through a relay: so a connection can be cut under them."""
 
     def __init__(self, history_changes_max: int = 100_000, **settings: Any) -> None:
         super().__init__(history_changes_max, **settings)

@@ -61,9 +61,9 @@ class Asked:
         return answer
 
 
-def at(doors: GrpcCluster, gateway_id: str) -> Asked:
+def at(cluster: GrpcCluster, gateway_id: str) -> Asked:
     """Return the service of a gateway of the cluster, or of the one that stands alone."""
-    return Asked((doors.whole if gateway_id == ALONE else doors[gateway_id]).port)
+    return Asked((cluster.whole if gateway_id == ALONE else cluster[gateway_id]).port)
 
 
 def _failure(error: Any) -> tuple[str, str, str]:

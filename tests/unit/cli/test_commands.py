@@ -1,4 +1,4 @@
-"""The commands against a door in this process: output, exit codes, sentences."""
+"""The commands against a server in this process: output, exit codes, sentences."""
 
 import csv
 import json
@@ -42,8 +42,8 @@ def _status() -> GetStatusResponse:
 
 @contextmanager
 def _served(methods: Methods, tls: TlsFiles | None = None) -> Iterator[str]:
-    with ServerThread(lambda: HttpServer(methods, "127.0.0.1:0", tls=tls)) as door:
-        yield f"127.0.0.1:{door.port}"
+    with ServerThread(lambda: HttpServer(methods, "127.0.0.1:0", tls=tls)) as server:
+        yield f"127.0.0.1:{server.port}"
 
 
 @pytest.fixture(scope="module")

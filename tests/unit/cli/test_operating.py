@@ -66,8 +66,8 @@ class _Gateway:
         """Have it drain."""
         self.is_told = True
 
-    def door(self) -> HttpServer:
-        """Return its door."""
+    def server(self) -> HttpServer:
+        """Return its server."""
         [(path, method)] = status_methods(self._store).items()
         assert isinstance(method, UnaryMethod)
         answer = method.handler
@@ -83,8 +83,8 @@ class _Gateway:
 @contextmanager
 def _serving(status: bytes) -> Iterator[_Gateway]:
     gateway = _Gateway(status)
-    with ServerThread(gateway.door) as door:
-        gateway.address = f"127.0.0.1:{door.port}"
+    with ServerThread(gateway.server) as server:
+        gateway.address = f"127.0.0.1:{server.port}"
         yield gateway
 
 
@@ -201,8 +201,8 @@ def test_explain_shows_who_answers_and_why() -> None:
     ratings_table(store).put([rating(362)])
     with ServerThread(
         lambda: HttpServer(metadata_methods(catalogue, store, SIGNER, Notifier()), "127.0.0.1:0")
-    ) as door:
-        at = ("--address", f"127.0.0.1:{door.port}")
+    ) as server:
+        at = ("--address", f"127.0.0.1:{server.port}")
         method = "examples.ratings.v1.RatingsService/GetRating"
         shown = _run("explain", method, '{"movieId": 362}', *at).stdout
         assert "reads 1 of 3 partitions: that of its movie_id" in shown

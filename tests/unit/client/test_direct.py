@@ -21,15 +21,15 @@ Ask = Callable[[int], Any]
 
 
 @pytest.fixture
-def doors() -> Iterator[GrpcCluster]:
-    with GrpcCluster(EACH_ON_TWO) as doors:
-        doors.put(rating(number, count=number) for number in range(ROWS))
-        yield doors
+def cluster() -> Iterator[GrpcCluster]:
+    with GrpcCluster(EACH_ON_TWO) as cluster:
+        cluster.put(rating(number, count=number) for number in range(ROWS))
+        yield cluster
 
 
-def _getter(doors: GrpcCluster, channel: Any) -> Any:
+def _getter(cluster: GrpcCluster, channel: Any) -> Any:
     """Return GetRating of a generated stub."""
-    query = doors.catalogue.queries[doors.path("GetRating")]
+    query = cluster.catalogue.queries[cluster.path("GetRating")]
     return channel.unary_unary(
         query.path,
         request_serializer=query.request_class.SerializeToString,
@@ -38,163 +38,163 @@ def _getter(doors: GrpcCluster, channel: Any) -> Any:
     )
 
 
-def _owner(doors: GrpcCluster, partition: int) -> str:
-    [replica, *_] = doors["a"].router.directory.replicas("ratings", partition)  # type: ignore[arg-type]
+def _owner(cluster: GrpcCluster, partition: int) -> str:
+    [replica, *_] = cluster["a"].router.directory.replicas("ratings", partition)  # type: ignore[arg-type]
     return str(replica.gateway_id)
 
 
-def _asked(doors: GrpcCluster) -> list[str]:
+def _asked(cluster: GrpcCluster) -> list[str]:
     """Return which gateways got a GetRating, those of other gateways marked; and forget it."""
     names = [
         f"{name}*" if call.is_forwarded else name
-        for name, gateway in doors.gateways.items()
+        for name, gateway in cluster.gateways.items()
         for call in gateway.calls
         if call.method == "GetRating"
     ]
-    for gateway in doors.gateways.values():
+    for gateway in cluster.gateways.values():
         gateway.calls.clear()
     return names
 
 
-def _knows(channel: Any, doors: GrpcCluster) -> bool:
+def _knows(channel: Any, cluster: GrpcCluster) -> bool:
     """Return whether the channel has found all gateways that live."""
-    return len(channel.owners.usable) == len([gateway for gateway in doors.gateways.values() if gateway.is_up])
+    return len(channel.owners.usable) == len([gateway for gateway in cluster.gateways.values() if gateway.is_up])
 
 
-def test_each_key_is_asked_of_its_owner(doors: GrpcCluster) -> None:
-    with open_direct_channel(f"127.0.0.1:{doors['a'].port}") as channel:
-        get = _getter(doors, channel)
-        request = doors.request
+def test_each_key_is_asked_of_its_owner(cluster: GrpcCluster) -> None:
+    with open_direct_channel(f"127.0.0.1:{cluster['a'].port}") as channel:
+        get = _getter(cluster, channel)
+        request = cluster.request
         assert get(request("GetRating", movie_id=7)).rating.rating_count == 7  # asked of "a": nothing is known yet
-        soon(lambda: _knows(channel, doors), "all gateways are known")
-        _asked(doors)
+        soon(lambda: _knows(channel, cluster), "all gateways are known")
+        _asked(cluster)
         for partition in range(6):
-            number = movie_of(doors, partition)
+            number = movie_of(cluster, partition)
             response, call = get.with_call(request("GetRating", movie_id=number))
             assert response.rating.rating_count == number
             assert dict(call.trailing_metadata())["tablegate-role"] == "owner"
-            assert _asked(doors) == [_owner(doors, partition)]
-        number = movie_of(doors, 5)
+            assert _asked(cluster) == [_owner(cluster, partition)]
+        number = movie_of(cluster, 5)
         assert get.future(request("GetRating", movie_id=number)).result().rating.rating_count == number
 
 
-def test_a_standby_answers_where_the_owner_is_gone(doors: GrpcCluster) -> None:
-    owner = _owner(doors, 4)
-    with open_direct_channel(f"127.0.0.1:{doors['a'].port}") as channel:
-        get = _getter(doors, channel)
-        _known(channel, doors, get)
-        doors[owner].stop()
+def test_a_standby_answers_where_the_owner_is_gone(cluster: GrpcCluster) -> None:
+    owner = _owner(cluster, 4)
+    with open_direct_channel(f"127.0.0.1:{cluster['a'].port}") as channel:
+        get = _getter(cluster, channel)
+        _known(channel, cluster, get)
+        cluster[owner].stop()
         [other] = {"b", "c"} - {owner}
         for _ in range(3):
-            assert get(doors.request("GetRating", movie_id=movie_of(doors, 4))).rating.rating_count == movie_of(
-                doors, 4
+            assert get(cluster.request("GetRating", movie_id=movie_of(cluster, 4))).rating.rating_count == movie_of(
+                cluster, 4
             )
-        assert _asked(doors) == [other] * 3
-        doors[owner].start()
-        soon(lambda: _knows(channel, doors), "it is back")
-        get(doors.request("GetRating", movie_id=movie_of(doors, 4)))
-        assert _asked(doors) == [owner]
+        assert _asked(cluster) == [other] * 3
+        cluster[owner].start()
+        soon(lambda: _knows(channel, cluster), "it is back")
+        get(cluster.request("GetRating", movie_id=movie_of(cluster, 4)))
+        assert _asked(cluster) == [owner]
 
 
-def _known(channel: DirectChannel, doors: GrpcCluster, get: Any) -> None:
-    get(doors.request("GetRating", movie_id=0))
-    soon(lambda: _knows(channel, doors), "all gateways are known")
-    _asked(doors)
+def _known(channel: DirectChannel, cluster: GrpcCluster, get: Any) -> None:
+    get(cluster.request("GetRating", movie_id=0))
+    soon(lambda: _knows(channel, cluster), "all gateways are known")
+    _asked(cluster)
 
 
-def test_the_target_may_go_once_the_others_are_known(doors: GrpcCluster) -> None:
+def test_the_target_may_go_once_the_others_are_known(cluster: GrpcCluster) -> None:
     """The watch goes on at another gateway, and tells where the partitions went."""
-    with open_direct_channel(f"127.0.0.1:{doors['a'].port}") as channel:
-        get = _getter(doors, channel)
-        _known(channel, doors, get)
-        doors["a"].stop()
-        number = movie_of(doors, 4)
-        assert get(doors.request("GetRating", movie_id=number)).rating.rating_count == number
-        doors.place({"b": [0, 1, 2], "c": [3, 4, 5], "a": []})
-        doors.put(rating(number, count=1_000) for number in range(ROWS))
-        doors.announce(dead={"a"})
+    with open_direct_channel(f"127.0.0.1:{cluster['a'].port}") as channel:
+        get = _getter(cluster, channel)
+        _known(channel, cluster, get)
+        cluster["a"].stop()
+        number = movie_of(cluster, 4)
+        assert get(cluster.request("GetRating", movie_id=number)).rating.rating_count == number
+        cluster.place({"b": [0, 1, 2], "c": [3, 4, 5], "a": []})
+        cluster.put(rating(number, count=1_000) for number in range(ROWS))
+        cluster.announce(dead={"a"})
 
         def is_there() -> bool:
-            _asked(doors)
-            get(doors.request("GetRating", movie_id=movie_of(doors, 3)))
-            return _asked(doors) == ["c"]
+            _asked(cluster)
+            get(cluster.request("GetRating", movie_id=movie_of(cluster, 3)))
+            return _asked(cluster) == ["c"]
 
         soon(is_there, "partition 3 is asked of where it went")
 
 
-def test_an_owner_that_is_silent_costs_half_of_the_time(doors: GrpcCluster) -> None:
-    owner = _owner(doors, 4)
-    with open_direct_channel(f"127.0.0.1:{doors['a'].port}") as channel:
-        get = _getter(doors, channel)
-        _known(channel, doors, get)
-        doors[owner].hangs = True
-        request = doors.request("GetRating", movie_id=movie_of(doors, 4))
-        assert get(request, timeout=4).rating.rating_count == movie_of(doors, 4)
+def test_an_owner_that_is_silent_costs_half_of_the_time(cluster: GrpcCluster) -> None:
+    owner = _owner(cluster, 4)
+    with open_direct_channel(f"127.0.0.1:{cluster['a'].port}") as channel:
+        get = _getter(cluster, channel)
+        _known(channel, cluster, get)
+        cluster[owner].hangs = True
+        request = cluster.request("GetRating", movie_id=movie_of(cluster, 4))
+        assert get(request, timeout=4).rating.rating_count == movie_of(cluster, 4)
 
 
-def test_what_the_owner_refuses_is_the_answer(doors: GrpcCluster) -> None:
-    with open_direct_channel(f"127.0.0.1:{doors['a'].port}") as channel:
-        get = _getter(doors, channel)
-        _known(channel, doors, get)
+def test_what_the_owner_refuses_is_the_answer(cluster: GrpcCluster) -> None:
+    with open_direct_channel(f"127.0.0.1:{cluster['a'].port}") as channel:
+        get = _getter(cluster, channel)
+        _known(channel, cluster, get)
         with pytest.raises(grpc.RpcError) as raised:
-            get(doors.request("GetRating", movie_id=ROWS + 1))
+            get(cluster.request("GetRating", movie_id=ROWS + 1))
         error: Any = raised.value
         assert error.code() is grpc.StatusCode.NOT_FOUND
-        assert len(_asked(doors)) == 1
+        assert len(_asked(cluster)) == 1
 
 
-def test_a_gateway_that_stands_alone_answers_as_ever(doors: GrpcCluster) -> None:
-    with open_direct_channel(f"127.0.0.1:{doors.whole.port}") as channel:
-        get = _getter(doors, channel)
+def test_a_gateway_that_stands_alone_answers_as_ever(cluster: GrpcCluster) -> None:
+    with open_direct_channel(f"127.0.0.1:{cluster.whole.port}") as channel:
+        get = _getter(cluster, channel)
         for number in range(ROWS):
-            assert get(doors.request("GetRating", movie_id=number)).rating.rating_count == number
+            assert get(cluster.request("GetRating", movie_id=number)).rating.rating_count == number
         assert channel.owners.usable == []
 
 
 def test_a_gateway_that_does_not_tell_where_tables_are_answers_as_ever() -> None:
-    with RatingsServer() as door, open_direct_channel(door.address) as channel:
-        door.put([7])
+    with RatingsServer() as server, open_direct_channel(server.address) as channel:
+        server.put([7])
         query = catalogue_of().queries[GET]
         get = channel.unary_unary(GET, query.request_class.SerializeToString, query.response_class.FromString)
         for _ in range(3):
             assert get(query.request_class(movie_id=7)).rating.rating_count == 1  # type: ignore[call-arg]
 
 
-def test_calls_without_a_key_are_those_of_any_channel(doors: GrpcCluster) -> None:
-    with open_direct_channel(f"127.0.0.1:{doors['b'].port}") as channel:
-        query = doors.catalogue.queries[doors.path("ScanRatings")]
+def test_calls_without_a_key_are_those_of_any_channel(cluster: GrpcCluster) -> None:
+    with open_direct_channel(f"127.0.0.1:{cluster['b'].port}") as channel:
+        query = cluster.catalogue.queries[cluster.path("ScanRatings")]
         scan = channel.unary_stream(query.path, None, query.response_class.FromString)
         assert sum(len(response.ratings) for response in scan(b"")) == ROWS
-        batch = doors.catalogue.queries[doors.path("BatchGetRatings")]
+        batch = cluster.catalogue.queries[cluster.path("BatchGetRatings")]
         ask = channel.unary_unary(batch.path, batch.request_class.SerializeToString, batch.response_class.FromString)
-        assert len(ask(doors.request("BatchGetRatings", keys=[{"movie_id": 3}])).results) == 1
-        raw = channel.unary_unary(doors.path("GetRating"), None, None)
-        assert raw(doors.request("GetRating", movie_id=3).SerializeToString())
+        assert len(ask(cluster.request("BatchGetRatings", keys=[{"movie_id": 3}])).results) == 1
+        raw = channel.unary_unary(cluster.path("GetRating"), None, None)
+        assert raw(cluster.request("GetRating", movie_id=3).SerializeToString())
 
 
-def test_closing_ends_its_threads(doors: GrpcCluster) -> None:
+def test_closing_ends_its_threads(cluster: GrpcCluster) -> None:
     before = set(threading.enumerate())
-    channel = open_direct_channel(f"127.0.0.1:{doors['a'].port}")
-    get = _getter(doors, channel)
-    _known(channel, doors, get)
+    channel = open_direct_channel(f"127.0.0.1:{cluster['a'].port}")
+    get = _getter(cluster, channel)
+    _known(channel, cluster, get)
     ours = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("tablegate-")]
     assert len(ours) == 2
     channel.close()
     for thread in ours:
         thread.join()
     with pytest.raises(ValueError):
-        get(doors.request("GetRating", movie_id=0))
+        get(cluster.request("GetRating", movie_id=0))
 
 
-def test_many_threads_share_a_channel(doors: GrpcCluster) -> None:
+def test_many_threads_share_a_channel(cluster: GrpcCluster) -> None:
     wrong: list[object] = []
-    with open_direct_channel(f"127.0.0.1:{doors['c'].port}") as channel:
-        get = _getter(doors, channel)
+    with open_direct_channel(f"127.0.0.1:{cluster['c'].port}") as channel:
+        get = _getter(cluster, channel)
 
         def ask() -> None:
             try:
                 for number in range(ROWS):
-                    count = get(doors.request("GetRating", movie_id=number), timeout=20).rating.rating_count
+                    count = get(cluster.request("GetRating", movie_id=number), timeout=20).rating.rating_count
                     if count != number:
                         wrong.append(count)
             except grpc.RpcError as error:
@@ -203,7 +203,7 @@ def test_many_threads_share_a_channel(doors: GrpcCluster) -> None:
         threads = [threading.Thread(target=ask) for _ in range(8)]
         for thread in threads:
             thread.start()
-        doors["a"].stop()
+        cluster["a"].stop()
         for thread in threads:
             thread.join()
     assert wrong == []
@@ -212,51 +212,51 @@ def test_many_threads_share_a_channel(doors: GrpcCluster) -> None:
 # The same with asyncio.
 
 
-def _run(doors: GrpcCluster, use: Callable[[Any, Any], Awaitable[None]], gateway_id: str = "a") -> None:
+def _run(cluster: GrpcCluster, use: Callable[[Any, Any], Awaitable[None]], gateway_id: str = "a") -> None:
     async def run() -> None:
-        async with aio.open_direct_channel(f"127.0.0.1:{doors[gateway_id].port}") as channel:
-            await use(channel, _getter(doors, channel))
+        async with aio.open_direct_channel(f"127.0.0.1:{cluster[gateway_id].port}") as channel:
+            await use(channel, _getter(cluster, channel))
 
     asyncio.run(run())
 
 
-async def _all_known(channel: Any, doors: GrpcCluster, get: Any) -> None:
-    await get(doors.request("GetRating", movie_id=0))
-    await asyncio.to_thread(soon, lambda: _knows(channel, doors), "all gateways are known")
-    _asked(doors)
+async def _all_known(channel: Any, cluster: GrpcCluster, get: Any) -> None:
+    await get(cluster.request("GetRating", movie_id=0))
+    await asyncio.to_thread(soon, lambda: _knows(channel, cluster), "all gateways are known")
+    _asked(cluster)
 
 
-def test_asyncio_each_key_is_asked_of_its_owner(doors: GrpcCluster) -> None:
+def test_asyncio_each_key_is_asked_of_its_owner(cluster: GrpcCluster) -> None:
     async def use(channel: Any, get: Any) -> None:
-        await _all_known(channel, doors, get)
+        await _all_known(channel, cluster, get)
         for partition in range(6):
-            number = movie_of(doors, partition)
-            call = get(doors.request("GetRating", movie_id=number))
+            number = movie_of(cluster, partition)
+            call = get(cluster.request("GetRating", movie_id=number))
             response = await call
             assert response.rating.rating_count == number
             assert await call.code() is grpc.StatusCode.OK
             assert dict(await call.trailing_metadata())["tablegate-role"] == "owner"
-            assert _asked(doors) == [_owner(doors, partition)]
+            assert _asked(cluster) == [_owner(cluster, partition)]
         with pytest.raises(grpc_aio.AioRpcError) as raised:
-            await get(doors.request("GetRating", movie_id=ROWS + 1))
+            await get(cluster.request("GetRating", movie_id=ROWS + 1))
         assert raised.value.code() is grpc.StatusCode.NOT_FOUND
-        assert len(_asked(doors)) == 1
-        query = doors.catalogue.queries[doors.path("ScanRatings")]
+        assert len(_asked(cluster)) == 1
+        query = cluster.catalogue.queries[cluster.path("ScanRatings")]
         scan = channel.unary_stream(query.path, None, query.response_class.FromString)
         assert sum([len(response.ratings) async for response in scan(b"")]) == ROWS
 
-    _run(doors, use)
+    _run(cluster, use)
 
 
-def test_asyncio_others_answer_where_the_owner_is_silent_or_gone(doors: GrpcCluster) -> None:
+def test_asyncio_others_answer_where_the_owner_is_silent_or_gone(cluster: GrpcCluster) -> None:
     async def use(channel: Any, get: Any) -> None:
-        await _all_known(channel, doors, get)
-        owner = _owner(doors, 4)
-        number = movie_of(doors, 4)
-        doors[owner].hangs = True
-        assert (await get(doors.request("GetRating", movie_id=number), timeout=4)).rating.rating_count == number
-        doors[owner].stop()
-        answers = await asyncio.gather(*(get(doors.request("GetRating", movie_id=number)) for _ in range(20)))
+        await _all_known(channel, cluster, get)
+        owner = _owner(cluster, 4)
+        number = movie_of(cluster, 4)
+        cluster[owner].hangs = True
+        assert (await get(cluster.request("GetRating", movie_id=number), timeout=4)).rating.rating_count == number
+        cluster[owner].stop()
+        answers = await asyncio.gather(*(get(cluster.request("GetRating", movie_id=number)) for _ in range(20)))
         assert [answer.rating.rating_count for answer in answers] == [number] * 20
 
-    _run(doors, use)
+    _run(cluster, use)

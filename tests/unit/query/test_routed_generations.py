@@ -20,15 +20,15 @@ FRESH = {"max_staleness": {"seconds": 3_600}, "max_wait": {"seconds": 10}}
 
 
 @pytest.fixture
-def doors() -> Iterator[GrpcCluster]:
+def cluster() -> Iterator[GrpcCluster]:
     """Gateway "a" lags; once "b" is asked, it answers from a generation of twice as many partitions, and is fresh."""
-    with GrpcCluster(EACH_ON_ONE) as doors:
-        doors.put(rating(number, count=number) for number in range(ROWS))
-        behind = doors["a"]
+    with GrpcCluster(EACH_ON_ONE) as cluster:
+        cluster.put(rating(number, count=number) for number in range(ROWS))
+        behind = cluster["a"]
         for partition in map(Partition, EACH_ON_ONE["a"]):
             behind.do(lambda partition=partition: behind.table.move(partition, as_of_ms=1))  # type: ignore[misc]
         is_asked = threading.Event()
-        doors["b"].on_call = is_asked.set
+        cluster["b"].on_call = is_asked.set
 
         def switch() -> None:
             is_asked.wait()
@@ -39,17 +39,17 @@ def doors() -> Iterator[GrpcCluster]:
 
         switching = threading.Thread(target=switch)
         switching.start()
-        yield doors
+        yield cluster
         is_asked.set()
         switching.join()
 
 
 @pytest.mark.parametrize("method", ["ListRatings", "BatchGetRatings"])
-def test_what_it_has_of_another_generation_is_put_together_with_nothing(method: str, doors: GrpcCluster) -> None:
+def test_what_it_has_of_another_generation_is_put_together_with_nothing(method: str, cluster: GrpcCluster) -> None:
     asked: dict[str, Any] = {"page_size": 1_000}
     if method == "BatchGetRatings":
-        asked = {"keys": [{"movie_id": movie_of(doors, partition)} for partition in (0, 3, 5)]}
-    answer = doors.ask("a", method, read_options=FRESH, **asked)
+        asked = {"keys": [{"movie_id": movie_of(cluster, partition)} for partition in (0, 3, 5)]}
+    answer = cluster.ask("a", method, read_options=FRESH, **asked)
     rows = answer.ratings if method == "ListRatings" else [result.found for result in answer.results]
     assert len(rows) == (ROWS if method == "ListRatings" else 3)
     assert all(row.rating_count >= 1_000 for row in rows), "asked again, it has all of them in the other generation"

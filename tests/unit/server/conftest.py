@@ -8,7 +8,7 @@ from tests.kit.table.filled import rating
 
 
 @pytest.fixture
-def doors() -> Iterator[GrpcCluster]:
-    with GrpcCluster(EACH_ON_TWO) as doors:
-        doors.put(rating(number) for number in range(ROWS))
-        yield doors
+def cluster() -> Iterator[GrpcCluster]:
+    with GrpcCluster(EACH_ON_TWO) as cluster:
+        cluster.put(rating(number) for number in range(ROWS))
+        yield cluster

@@ -27,13 +27,13 @@ def _plan(answer: ExplainResponse) -> PartitionPlan:
     return plan
 
 
-def test_a_get_is_explained_as_it_is_answered(doors: GrpcCluster) -> None:
+def test_a_get_is_explained_as_it_is_answered(cluster: GrpcCluster) -> None:
     for gateway_id in "abc":
-        with at(doors, gateway_id) as asked:
+        with at(cluster, gateway_id) as asked:
             for partition in range(6):
-                number = movie_of(doors, partition)
+                number = movie_of(cluster, partition)
                 answer = asked.explain("GetRating", {"movieId": str(number)})
-                _, trailer = doors.ask_whole(gateway_id, "GetRating", movie_id=number)
+                _, trailer = cluster.ask_whole(gateway_id, "GetRating", movie_id=number)
                 assert (answer.query, answer.table, answer.generation) == ("Get", "ratings", 1)
                 assert answer.reads == "1 of 6 partitions: that of its movie_id"
                 assert answer.freshness == "whatever the gateway has"
@@ -47,16 +47,16 @@ def test_a_get_is_explained_as_it_is_answered(doors: GrpcCluster) -> None:
                 assert plan.why == ("this gateway has it" if is_here else f'"{owner}" is its owner')
 
 
-def test_bytes_and_json_are_explained_alike(doors: GrpcCluster) -> None:
-    with at(doors, "a") as asked:
-        request = doors.request("GetRating", movie_id=7)
+def test_bytes_and_json_are_explained_alike(cluster: GrpcCluster) -> None:
+    with at(cluster, "a") as asked:
+        request = cluster.request("GetRating", movie_id=7)
         assert asked.explain("GetRating", request.SerializeToString()) == asked.explain("GetRating", {"movie_id": 7})
         assert asked.explain_raw(ExplainRequest(method=f"/{RATINGS_SERVICE}/ScanRatings")).query == "Scan"
 
 
-def test_a_batch_is_explained_by_its_keys(doors: GrpcCluster) -> None:
-    keys = [{"movieId": movie_of(doors, partition)} for partition in (5, 0, 4, 0)]
-    with at(doors, "a") as asked:
+def test_a_batch_is_explained_by_its_keys(cluster: GrpcCluster) -> None:
+    keys = [{"movieId": movie_of(cluster, partition)} for partition in (5, 0, 4, 0)]
+    with at(cluster, "a") as asked:
         answer = asked.explain("BatchGetRatings", {"keys": keys})
     assert answer.reads == "3 of 6 partitions: those of its 4 keys"
     assert [plan.partition for plan in answer.partitions] == [0, 4, 5]
@@ -65,14 +65,14 @@ def test_a_batch_is_explained_by_its_keys(doors: GrpcCluster) -> None:
     assert len(givers) == 1, "one gateway is asked for both"
     [(route, giver)] = givers
     assert route == "FORWARDED"
-    doors.calls()
-    doors.ask("a", "BatchGetRatings", keys=[{"movie_id": each["movieId"]} for each in keys])
-    assert doors.calls() == [giver]
+    cluster.calls()
+    cluster.ask("a", "BatchGetRatings", keys=[{"movie_id": each["movieId"]} for each in keys])
+    assert cluster.calls() == [giver]
 
 
 @pytest.mark.parametrize("method", ["ListRatings", "ScanRatings", "SubscribeRatings"])
-def test_what_reads_all_partitions_says_so(doors: GrpcCluster, method: str) -> None:
-    with at(doors, "a") as asked:
+def test_what_reads_all_partitions_says_so(cluster: GrpcCluster, method: str) -> None:
+    with at(cluster, "a") as asked:
         answer = asked.explain(method)
     why = "one after the other" if method == "ScanRatings" else "as it does not fix movie_id"
     assert answer.reads == f"6 of 6 partitions: all, {why}"
@@ -81,56 +81,56 @@ def test_what_reads_all_partitions_says_so(doors: GrpcCluster, method: str) -> N
     assert [routes[partition][0] for partition in (4, 5)] == ["FORWARDED"] * 2
 
 
-def test_a_subscription_of_some_keys_reads_their_partitions(doors: GrpcCluster) -> None:
-    with at(doors, "a") as asked:
-        [one] = asked.explain("SubscribeRatings", {"movieId": movie_of(doors, 3)}).partitions
+def test_a_subscription_of_some_keys_reads_their_partitions(cluster: GrpcCluster) -> None:
+    with at(cluster, "a") as asked:
+        [one] = asked.explain("SubscribeRatings", {"movieId": movie_of(cluster, 3)}).partitions
         assert (one.partition, one.gateway_id) == (3, "a")
 
 
-def test_a_partition_that_nobody_serves_says_what_is_missing(doors: GrpcCluster) -> None:
-    status = GetStatusResponse.FromString(doors["a"].status)
+def test_a_partition_that_nobody_serves_says_what_is_missing(cluster: GrpcCluster) -> None:
+    status = GetStatusResponse.FromString(cluster["a"].status)
     for told in status.gateways:
         if told.record.gateway_id != "a":
             told.record.tables[0].serving.phases[:] = [cluster_pb2.REPLICA_PHASE_RESTORING] * 4
-    doors.announce_to(doors["a"], status.SerializeToString())
-    request = {"movieId": movie_of(doors, 4)}
-    with at(doors, "a") as asked:
+    cluster.announce_to(cluster["a"], status.SerializeToString())
+    request = {"movieId": movie_of(cluster, 4)}
+    with at(cluster, "a") as asked:
         plan = _plan(asked.explain("GetRating", request))
         assert (plan.route, plan.gateway_id) == (own.PARTITION_ROUTE_NONE, "")
         first, second = ranked_ids(4, "bc")
         assert plan.why == f'"{first}" restores it, at offset 0, "{second}" restores it, at offset 0'
-        doors.announce(dead={"b", "c"})
+        cluster.announce(dead={"b", "c"})
         assert _plan(asked.explain("GetRating", request)).why == "no live gateway has it"
-    doors.whole.hold([0])
-    with at(doors, ALONE) as asked:
+    cluster.whole.hold([0])
+    with at(cluster, ALONE) as asked:
         plan = _plan(asked.explain("GetRating", request))
         assert plan.route == own.PARTITION_ROUTE_NONE
         assert plan.why.startswith("this gateway restores it, at offset ")
 
 
-def test_a_replica_that_does_what_is_not_known_here_is_named_and_not_asked(doors: GrpcCluster) -> None:
-    status = GetStatusResponse.FromString(doors["a"].status)
+def test_a_replica_that_does_what_is_not_known_here_is_named_and_not_asked(cluster: GrpcCluster) -> None:
+    status = GetStatusResponse.FromString(cluster["a"].status)
     for told in status.gateways:
         if told.record.gateway_id != "a":
             told.record.tables[0].serving.phases[:] = [99] * 4  # type: ignore[list-item]
             del told.record.tables[0].serving.next_offsets[:]
-    doors.announce_to(doors["a"], status.SerializeToString())
-    with at(doors, "a") as asked:
-        plan = _plan(asked.explain("GetRating", {"movieId": movie_of(doors, 4)}))
+    cluster.announce_to(cluster["a"], status.SerializeToString())
+    with at(cluster, "a") as asked:
+        plan = _plan(asked.explain("GetRating", {"movieId": movie_of(cluster, 4)}))
     assert plan.route == own.PARTITION_ROUTE_NONE
     first, second = ranked_ids(4, "bc")
     text = "does with it what this gateway does not know, at offset 0"
     assert plan.why == f'"{first}" {text}, "{second}" {text}'
 
 
-def test_a_standby_is_asked_where_the_owner_did_not_answer(doors: GrpcCluster) -> None:
+def test_a_standby_is_asked_where_the_owner_did_not_answer(cluster: GrpcCluster) -> None:
     first, second = ranked_ids(4, "bc")
-    request = {"movieId": movie_of(doors, 4)}
-    doors[first].stop()
-    with at(doors, "a") as asked:
+    request = {"movieId": movie_of(cluster, 4)}
+    cluster[first].stop()
+    with at(cluster, "a") as asked:
 
         def plan() -> tuple[str, str]:
-            doors.ask("a", "GetRating", movie_id=request["movieId"])  # who fails is avoided for a moment only
+            cluster.ask("a", "GetRating", movie_id=request["movieId"])  # who fails is avoided for a moment only
             plan = _plan(asked.explain("GetRating", request))
             return plan.gateway_id, plan.why
 
@@ -138,19 +138,19 @@ def test_a_standby_is_asked_where_the_owner_did_not_answer(doors: GrpcCluster) -
         soon(lambda: plan() == (second, why), "the owner that is down is passed over")
 
 
-def test_a_copy_that_is_not_announced_answers_still(doors: GrpcCluster) -> None:
-    doors["b"].hold([2, 3, 4])
-    doors.announce()
-    doors["b"].hold([2, 3, 4, 5])  # before it says so
-    with at(doors, "b") as asked:
-        plan = _plan(asked.explain("GetRating", {"movieId": movie_of(doors, 5)}))
+def test_a_copy_that_is_not_announced_answers_still(cluster: GrpcCluster) -> None:
+    cluster["b"].hold([2, 3, 4])
+    cluster.announce()
+    cluster["b"].hold([2, 3, 4, 5])  # before it says so
+    with at(cluster, "b") as asked:
+        plan = _plan(asked.explain("GetRating", {"movieId": movie_of(cluster, 5)}))
     assert (plan.route, plan.gateway_id) == (own.PARTITION_ROUTE_HERE, "b")
     assert plan.why == "this gateway has it, though it does not announce it"
 
 
-def test_freshness_is_told_and_what_it_lacks(doors: GrpcCluster) -> None:
-    number = movie_of(doors, 0)
-    with at(doors, "a") as asked:
+def test_freshness_is_told_and_what_it_lacks(cluster: GrpcCluster) -> None:
+    number = movie_of(cluster, 0)
+    with at(cluster, "a") as asked:
         for options, text, waits in (
             ({"latest": True}, "latest: all that the changelog has; it waits for half of the time left", ""),
             ({"minimizeLatency": True}, "whatever the gateway has", ""),
@@ -190,19 +190,19 @@ def test_freshness_is_told_and_what_it_lacks(doors: GrpcCluster) -> None:
     ],
 )
 def test_a_bad_request_is_refused_as_its_method_refuses_it(
-    doors: GrpcCluster, method: str, request_: Any, reason: str
+    cluster: GrpcCluster, method: str, request_: Any, reason: str
 ) -> None:
     for gateway_id in "abc":
-        with at(doors, gateway_id) as asked:
+        with at(cluster, gateway_id) as asked:
             code, told, _ = refused(lambda asked=asked: asked.explain(method, request_))  # type: ignore[misc]
             assert (code, told) == ("INVALID_ARGUMENT", reason)
 
 
-def test_a_scan_that_goes_on_reads_the_rest(doors: GrpcCluster) -> None:
-    query = doors.catalogue.queries[doors.path("ScanRatings")]
+def test_a_scan_that_goes_on_reads_the_rest(cluster: GrpcCluster) -> None:
+    query = cluster.catalogue.queries[cluster.path("ScanRatings")]
     token = Token(kind=TOKEN_KIND_SCAN, table="ratings", generation=1, partition=4)
     token.request_hash = request_hasher(query)(query.request_class())
-    with at(doors, "b") as asked:
+    with at(cluster, "b") as asked:
         answer = asked.explain("ScanRatings", {"scanOptions": {"resumeToken": SIGNER.sign(token)}})
     assert answer.reads == "2 of 6 partitions: those behind its resume token, one after the other"
     assert [plan.partition for plan in answer.partitions] == [4, 5]

@@ -29,10 +29,10 @@ def _roles(table: TableMetadata) -> dict[int, list[tuple[str, str]]]:
     }
 
 
-def test_every_gateway_names_the_owner_that_the_placement_has(doors: GrpcCluster) -> None:
+def test_every_gateway_names_the_owner_that_the_placement_has(cluster: GrpcCluster) -> None:
     told = []
     for gateway_id in "abc":
-        with at(doors, gateway_id) as asked:
+        with at(cluster, gateway_id) as asked:
             told.append(asked.table())
     assert told[0] == told[1] == told[2]
     [table] = told[:1]
@@ -44,25 +44,25 @@ def test_every_gateway_names_the_owner_that_the_placement_has(doors: GrpcCluster
         assert _roles(table)[partition] == [(order[0], "owner"), (order[1], "standby")]
     for each in table.partitions:
         for replica in each.replicas:
-            assert replica.endpoint == f"127.0.0.1:{doors[replica.gateway_id].port}"
+            assert replica.endpoint == f"127.0.0.1:{cluster[replica.gateway_id].port}"
             assert replica.phase == cluster_pb2.REPLICA_PHASE_LIVE
 
 
-def test_a_gateway_that_stands_alone_names_no_other_address(doors: GrpcCluster) -> None:
-    with at(doors, ALONE) as asked:
+def test_a_gateway_that_stands_alone_names_no_other_address(cluster: GrpcCluster) -> None:
+    with at(cluster, ALONE) as asked:
         table = asked.table()
         offsets = [each.replicas[0].next_offset for each in table.partitions]
         assert _roles(table) == {partition: [("", "owner")] for partition in range(6)}
         assert {each.replicas[0].endpoint for each in table.partitions} == {""}
         assert sum(offsets) == ROWS
-        doors.whole.hold([0, 1])
+        cluster.whole.hold([0, 1])
         assert _roles(asked.table()) == {
             partition: [("", "owner" if partition < 2 else "unspecified")] for partition in range(6)
         }
 
 
-def test_replicas_that_are_not_asked_come_last(doors: GrpcCluster) -> None:
-    status = GetStatusResponse.FromString(doors["a"].status)
+def test_replicas_that_are_not_asked_come_last(cluster: GrpcCluster) -> None:
+    status = GetStatusResponse.FromString(cluster["a"].status)
     building, restoring, dead = status.gateways.add(alive=True), status.gateways.add(alive=True), status.gateways.add()
     for told, name in ((building, "next"), (restoring, "new"), (dead, "gone")):
         told.record.gateway_id = name
@@ -71,8 +71,8 @@ def test_replicas_that_are_not_asked_come_last(doors: GrpcCluster) -> None:
         held.partitions.append(3)
         held.phases.append(cluster_pb2.REPLICA_PHASE_RESTORING)
         held.next_offsets.append(17)
-    doors.announce_to(doors["a"], status.SerializeToString())
-    with at(doors, "a") as asked:
+    cluster.announce_to(cluster["a"], status.SerializeToString())
+    with at(cluster, "a") as asked:
         [partition] = [each for each in asked.table().partitions if each.partition == 3]
     *live, last = partition.replicas
     assert [replica.gateway_id for replica in live] == ranked_ids(3, "ab")
@@ -80,9 +80,9 @@ def test_replicas_that_are_not_asked_come_last(doors: GrpcCluster) -> None:
     assert last.phase == cluster_pb2.REPLICA_PHASE_RESTORING
 
 
-def test_what_gateways_of_another_version_announce_does_no_harm(doors: GrpcCluster) -> None:
+def test_what_gateways_of_another_version_announce_does_no_harm(cluster: GrpcCluster) -> None:
     """A phase that is not known here is not LIVE; positions or phases that are not told are none."""
-    status = GetStatusResponse.FromString(doors["a"].status)
+    status = GetStatusResponse.FromString(cluster["a"].status)
     for place, told in enumerate(status.gateways):
         del told.record.tables[0].serving.next_offsets[place:]
     newer = status.gateways.add(alive=True).record
@@ -92,8 +92,8 @@ def test_what_gateways_of_another_version_announce_does_no_harm(doors: GrpcClust
     held.partitions.extend([0, 1, 2])
     held.phases.extend([99, cluster_pb2.REPLICA_PHASE_LIVE])  # type: ignore[list-item]
     held.next_offsets.extend([5, 6, 7, 8])
-    doors.announce_to(doors["a"], status.SerializeToString())
-    with at(doors, "a") as asked:
+    cluster.announce_to(cluster["a"], status.SerializeToString())
+    with at(cluster, "a") as asked:
         table = asked.table()
     replicas = {(part.partition, each.gateway_id): each for part in table.partitions for each in part.replicas}
     unspecified = cluster_pb2.REPLICA_PHASE_UNSPECIFIED
@@ -108,8 +108,8 @@ def test_what_gateways_of_another_version_announce_does_no_harm(doors: GrpcClust
     assert [each.role for part in table.partitions for each in part.replicas[:1]] == [own.REPLICA_ROLE_OWNER] * 6
 
 
-def test_a_table_that_is_not_there_is_refused(doors: GrpcCluster) -> None:
-    with at(doors, "a") as asked:
+def test_a_table_that_is_not_there_is_refused(cluster: GrpcCluster) -> None:
+    with at(cluster, "a") as asked:
         for ask in (lambda: asked.table("rating"), lambda: next(asked.watch("rating"))):
             code, reason, text = refused(ask)
             assert (code, reason) == ("INVALID_ARGUMENT", "INVALID_FIELD")
@@ -117,22 +117,22 @@ def test_a_table_that_is_not_there_is_refused(doors: GrpcCluster) -> None:
 
 
 def test_a_table_without_a_manifest_is_unavailable() -> None:
-    with _LoneDoor() as lone, Asked(lone.port) as asked:
+    with _LoneServer() as lone, Asked(lone.port) as asked:
         for ask in (asked.table, lambda: next(asked.watch()), lambda: asked.explain("GetRating", {"movieId": 1})):
             assert refused(ask)[:2] == ("UNAVAILABLE", "PARTITION_UNAVAILABLE")
 
 
-def test_a_watch_tells_each_change_and_no_mere_progress(doors: GrpcCluster) -> None:
-    with at(doors, "a") as asked:
+def test_a_watch_tells_each_change_and_no_mere_progress(cluster: GrpcCluster) -> None:
+    with at(cluster, "a") as asked:
         watch = asked.watch()
         assert _roles(next(watch).table)[0] == [(name, role) for name, role in _told(0, "ac")]
-        doors.put(rating(number) for number in range(ROWS))  # the bell rings, positions move
-        doors["a"].do(lambda: None)
-        doors.announce(dead={"c"})
+        cluster.put(rating(number) for number in range(ROWS))  # the bell rings, positions move
+        cluster["a"].do(lambda: None)
+        cluster.announce(dead={"c"})
         table = next(watch).table
         assert _roles(table)[0] == [("a", "owner")]
         assert _roles(table)[4] == [("b", "owner")]
-        doors.announce()
+        cluster.announce()
         assert _roles(next(watch).table)[0] == _told(0, "ac")
         watch.cancel()
 
@@ -141,14 +141,14 @@ def _told(partition: int, names: str) -> list[tuple[str, str]]:
     return list(zip(ranked_ids(partition, names), ("owner", "standby"), strict=True))
 
 
-def test_all_who_watch_are_told_the_same(doors: GrpcCluster) -> None:
-    with at(doors, "b") as asked:
+def test_all_who_watch_are_told_the_same(cluster: GrpcCluster) -> None:
+    with at(cluster, "b") as asked:
         first, second = asked.watch(), asked.watch()
         assert next(first) == next(second)
-        doors.announce(dead={"a"})
+        cluster.announce(dead={"a"})
         assert next(first) == next(second)
         first.cancel()
-        doors.announce()
+        cluster.announce()
         assert _roles(next(second).table)[2] == _told(2, "ab")
         third = asked.watch()
         assert _roles(next(third).table)[2] == _told(2, "ab")
@@ -156,7 +156,7 @@ def test_all_who_watch_are_told_the_same(doors: GrpcCluster) -> None:
         third.cancel()
 
 
-class _LoneDoor(ServerThread):
+class _LoneServer(ServerThread):
     """A gateway that stands alone, whose table is published, moved and drained while it is watched."""
 
     def __init__(self) -> None:
@@ -176,21 +176,21 @@ class _LoneDoor(ServerThread):
     def _make_it(self) -> HttpServer:
         self._loop, self.bell, catalogue = asyncio.get_running_loop(), Notifier(), catalogue_of()
         parts = catalogue, self.store, SIGNER, self.bell
-        self.door = HttpServer({**query_methods(*parts), **metadata_methods(*parts)}, "127.0.0.1:0")
-        return self.door
+        self.server = HttpServer({**query_methods(*parts), **metadata_methods(*parts)}, "127.0.0.1:0")
+        return self.server
 
 
 def test_a_watch_ends_when_the_gateway_drains() -> None:
-    with _LoneDoor() as lone, Asked(lone.port) as asked:
+    with _LoneServer() as lone, Asked(lone.port) as asked:
         ratings_table(lone.store)
         watch = asked.watch()
         assert len(next(watch).table.partitions) == 3
-        lone.do(lone.door.drain, lone.bell.shutdown)
+        lone.do(lone.server.drain, lone.bell.shutdown)
         assert refused(lambda: next(watch))[:2] == ("UNAVAILABLE", "SHUTTING_DOWN")
 
 
 def test_a_watch_follows_a_lone_gateways_phases_and_generations() -> None:
-    with _LoneDoor() as lone, Asked(lone.port) as asked:
+    with _LoneServer() as lone, Asked(lone.port) as asked:
         table = ratings_table(lone.store)
         watch = asked.watch()
         assert {role for [(_, role)] in _roles(next(watch).table).values()} == {"owner"}

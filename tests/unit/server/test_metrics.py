@@ -1,4 +1,4 @@
-"""What Prometheus is told: by a door in this process, with the numbers of another worker beside its own."""
+"""What Prometheus is told: by a server in this process, with the numbers of another worker beside its own."""
 
 import re
 import shutil
@@ -62,8 +62,8 @@ def port(tmp_path: Path) -> Iterator[int]:
     def web(_methods: object, calls: Calls) -> list[Metrics]:
         return [Metrics(calls, store, file_of(tmp_path, "worker-0"), lambda: {"connections": 3, "kept_bytes": 5})]
 
-    with ServerThread(lambda: HttpServer(methods, "127.0.0.1:0", web=web)) as door:
-        yield door.port
+    with ServerThread(lambda: HttpServer(methods, "127.0.0.1:0", web=web)) as server:
+        yield server.port
 
 
 def _scraped(port: int) -> list[str]:

@@ -110,7 +110,7 @@ def test_restarted_cluster_serves_its_generation_though_a_store_is_lost(seed: in
 
 @pytest.mark.parametrize("seed", seeds(30, in_check=2))
 @pytest.mark.parametrize("how", ["die", "leave", "drain"])
-def test_newcomers_answer_from_the_new_generation_when_the_others_are_gone(how: str, seed: int) -> None:
+def test_late_joiners_answer_anew_when_the_others_are_gone(how: str, seed: int) -> None:
     """Though the job never ends the old one."""
     chance = random.Random(seed)
     world = rebuilding(seed, replicas=chance.choice([1, 2]))

@@ -1,4 +1,4 @@
-"""The life of an HTTP/2 connection: time that passes, and ends."""
+"""An HTTP/2 connection as time passes, and how it ends."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The gRPC door in this process, over a store that is filled without Kafka."""
+"""The gRPC server in this process, over a store that is filled without Kafka."""
 
 import asyncio
 import re
@@ -35,10 +35,10 @@ LOCAL = "127.0.0.1:0"
 
 
 class Served:
-    """The ratings table behind a door, and a channel to it."""
+    """The ratings table behind a server, and a channel to it."""
 
-    def __init__(self, door: HttpServer, table: FilledTable, health: Health, channel: aio.Channel) -> None:
-        self.door = door
+    def __init__(self, server: HttpServer, table: FilledTable, health: Health, channel: aio.Channel) -> None:
+        self.server = server
         self.table = table
         self.health = health
         self.channel = channel
@@ -67,13 +67,13 @@ def _serve(test: Callable[[Served], Awaitable[None]], more: Methods | None = Non
             **reflection_methods(catalogue),
             **(more or {}),
         }
-        door = HttpServer(methods, LOCAL)
-        await door.start()
-        async with aio.insecure_channel(f"127.0.0.1:{door.port}") as channel:
+        server = HttpServer(methods, LOCAL)
+        await server.start()
+        async with aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             try:
-                await test(Served(door, table, health, channel))
+                await test(Served(server, table, health, channel))
             finally:
-                await door.stop(0)
+                await server.stop(0)
 
     asyncio.run(run())
 
@@ -251,7 +251,7 @@ def test_a_mistake_of_ours_is_internal_and_its_log_has_no_values(caplog: pytest.
     _serve(test, {"/test.Service/Fail": UnaryMethod(fail, 5.0, 5.0)})
     [record] = [record for record in caplog.records if record.name == "tablegate.gateway.http"]
     assert "secret" not in str(vars(record))
-    assert "test_gateway_door.py" in str(vars(record))
+    assert "test_grpc_server.py" in str(vars(record))
 
 
 def test_health_follows_the_table_and_the_drain() -> None:
@@ -337,7 +337,7 @@ def test_draining_ends_streams_and_lets_unary_calls_finish() -> None:
         stream = served.channel.unary_stream("/test.Service/Endless")(b"")
         streaming = asyncio.create_task(_to_its_end(stream, told.append))
         await _soon(lambda: len(told) > 2)
-        stopping = asyncio.create_task(served.door.stop(5))
+        stopping = asyncio.create_task(served.server.stop(5))
         assert await unary == b"done"
         error = await _refused(streaming)
         assert _status(error)[1].reason == "SHUTTING_DOWN"
@@ -363,7 +363,7 @@ def test_what_outlives_the_drain_is_told() -> None:
         unary = served.channel.unary_unary("/test.Service/Slow")(b"")
         stream = served.channel.unary_stream("/test.Service/Deaf")(b"")
         assert await stream.read() == b"x"
-        stopping = asyncio.create_task(served.door.stop(0.2))
+        stopping = asyncio.create_task(served.server.stop(0.2))
         for error in (await _refused(unary), await _refused(stream.read())):
             assert _status(error)[1].reason == "SHUTTING_DOWN"
         await stopping
@@ -417,7 +417,7 @@ def test_status_is_what_the_replicator_said() -> None:
 def test_a_second_door_on_the_port_is_refused_unless_it_is_shared() -> None:
     async def test(served: Served) -> None:
         with pytest.raises(OSError, match="in use"):
-            await HttpServer({}, f"127.0.0.1:{served.door.port}").start()
+            await HttpServer({}, f"127.0.0.1:{served.server.port}").start()
 
     _serve(test)
 
