@@ -12,7 +12,7 @@ import pytest
 
 from tablegate.examples import CONTRACTS
 from tablegate.examples.demo.kafka import Broker, free_port
-from tablegate.gateway.cli.connecting import Gateway
+from tablegate.gateway.cli.gateway import Gateway
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.programs.deployment import command_line, compose

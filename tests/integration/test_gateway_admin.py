@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tablegate.gateway.cli.connecting import Gateway
+from tablegate.gateway.cli.gateway import Gateway
 from tablegate.gateway.server.app import serve
 from tablegate.gateway.server.config import ServeConfig, ServeError
 from tablegate.gateway.server.preflight import holder_of, reserve_address, reserve_admin

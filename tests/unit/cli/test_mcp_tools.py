@@ -11,7 +11,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from google.protobuf.descriptor_pool import DescriptorPool
 from jsonschema import Draft202012Validator
 
-from tablegate.gateway.cli.connecting import Gateway
+from tablegate.gateway.cli.gateway import Gateway
 from tablegate.gateway.cli.mcp_server import QueryTools, schema_of, tool_names
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.http.rest.openapi_schemas import Comments

@@ -31,7 +31,8 @@ from tablegate.examples.demo.questions import QUESTIONS, Question
 from tablegate.examples.samples import Event
 from tablegate.examples.samples.systems import RATINGS, SYSTEMS
 from tablegate.gateway.cli import show
-from tablegate.gateway.cli.connecting import AskError, Gateway
+from tablegate.gateway.cli.connecting import AskError
+from tablegate.gateway.cli.gateway import Gateway
 from tablegate.gateway.contract.descriptors import DescriptorError
 from tablegate.jobs.jars import SetupError
 

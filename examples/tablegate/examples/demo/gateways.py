@@ -20,7 +20,8 @@ from rich.table import Table
 from tablegate.examples import CONTRACTS
 from tablegate.examples.demo.launch import free_ports
 from tablegate.examples.demo.processes import ChildProcess
-from tablegate.gateway.cli.connecting import AskError, Gateway
+from tablegate.gateway.cli.connecting import AskError
+from tablegate.gateway.cli.gateway import Gateway
 from tablegate.gateway.cli.served import directory_of, partition_count, whole_tables
 from tablegate.gateway.contract.placement import Candidate, wanted_of_all
 from tablegate.gateway.contract.types import Partition

@@ -21,7 +21,7 @@ from tablegate.examples.tables import action_counts, product_views, reward_point
 from tablegate.examples.tables import balances as balances_table
 from tablegate.examples.tables import customers as customers_table
 from tablegate.examples.tables import ratings as ratings_table
-from tablegate.gateway.cli.connecting import Gateway
+from tablegate.gateway.cli.gateway import Gateway
 from tablegate.jobs.table import Mode, Table
 
 

@@ -10,8 +10,9 @@ import typer
 from google.protobuf.message import Message
 
 from tablegate.gateway.cli import row_files, show
-from tablegate.gateway.cli.connecting import LOCAL, Address, AsJson, AskError, Gateway, NotServedHere, gateway_at
+from tablegate.gateway.cli.connecting import LOCAL, Address, AsJson, AskError, NotServedHere
 from tablegate.gateway.cli.errors import fail, fail_with_problems
+from tablegate.gateway.cli.gateway import Gateway, gateway_at
 from tablegate.gateway.cli.row_files import Format
 
 if TYPE_CHECKING:  # read only where --fields is given

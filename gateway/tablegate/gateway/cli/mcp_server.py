@@ -42,7 +42,8 @@ from mcp_types import (
     ToolAnnotations,
 )
 
-from tablegate.gateway.cli.connecting import AskError, Gateway, ask_errors
+from tablegate.gateway.cli.connecting import AskError, ask_errors
+from tablegate.gateway.cli.gateway import Gateway
 from tablegate.gateway.contract.catalogue import BatchGetQuery, Catalogue, Query, RangeQuery, ScanQuery, SubscribeQuery
 from tablegate.gateway.http.json_codec import JsonCodec
 from tablegate.gateway.http.rest.openapi import ABOUT, kind_text, required_names

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tablegate.gateway.cli import show
-from tablegate.gateway.cli.connecting import LOCAL, Address, AsJson, AskError, Gateway, gateway_at
+from tablegate.gateway.cli.connecting import LOCAL, Address, AsJson, AskError
 from tablegate.gateway.cli.errors import fail
+from tablegate.gateway.cli.gateway import Gateway, gateway_at
 from tablegate.gateway.cli.served import directory_of, served_tables, whole_tables
 from tablegate.gateway.cli.show import explanation
 from tablegate.gateway.cli.show import status as show_status

@@ -37,7 +37,8 @@ from tablegate.client import (
 )
 from tablegate.client.rows import Rows
 from tablegate.gateway.cli import show
-from tablegate.gateway.cli.connecting import AskError, Gateway
+from tablegate.gateway.cli.connecting import AskError
+from tablegate.gateway.cli.gateway import Gateway
 
 if TYPE_CHECKING:  # as in `ask`
     from tablegate.gateway.query.masks import Wanted
