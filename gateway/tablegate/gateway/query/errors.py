@@ -78,6 +78,11 @@ class PeerError(QueryError):
                 self.retry_after_ms = retry.retry_delay.ToMilliseconds()
 
 
+def _bad_request(field: str, text: str) -> list[Message]:
+    violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=text)
+    return [error_details_pb2.BadRequest(field_violations=[violation])]
+
+
 class InvalidField(QueryError):
     """A request field has no allowed value; `field` is its path, "" for the whole request."""
 
@@ -90,8 +95,7 @@ class InvalidField(QueryError):
 
     def details(self) -> list[Message]:
         """Return a BadRequest that names the field."""
-        violation = error_details_pb2.BadRequest.FieldViolation(field=self.field, description=self.description)
-        return [error_details_pb2.BadRequest(field_violations=[violation])]
+        return _bad_request(self.field, self.description)
 
 
 class InvalidPageToken(QueryError):
@@ -221,8 +225,7 @@ class UntrackedSource(QueryError):
 
     def details(self) -> list[Message]:
         """Return a BadRequest that names the field."""
-        violation = error_details_pb2.BadRequest.FieldViolation(field=self.field, description=self.description)
-        return [error_details_pb2.BadRequest(field_violations=[violation])]
+        return _bad_request(self.field, self.description)
 
 
 class FutureOffset(QueryError):
