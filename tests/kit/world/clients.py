@@ -281,7 +281,7 @@ class Finder(Client):
         message, what = answered.message, self.what("read by the index", gateway)
         at = dict(stated_by(message.read_info).positions)
         self.world.record(f"{self.name}: {gateway.name} has {[row.movie_id for row in message.ratings]} at {at}")
-        self.world.found_by_index += 1
+        self.world.bites["read by the index"] += 1
         check_by_count(self.world.checker, message, self.world.keys, what, descending=descending)
 
 

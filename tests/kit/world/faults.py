@@ -731,4 +731,3 @@ FAULTS: tuple[Fault, ...] = (
     Walks(),
 )
 ENABLED: tuple[Fault, ...] = tuple(fault for fault in FAULTS if not fault.off)
-DISABLED: tuple[Fault, ...] = tuple(fault for fault in FAULTS if fault.off)

@@ -85,12 +85,11 @@ class World:
         self.partitions = partitions
         self.replicas = replicas
         self.is_calm = False
-        self.bites: Counter[str] = Counter()
+        self.bites: Counter[str] = Counter()  # faults by kind, and what else has to happen in some world
         self.rates: dict[str, float] = {}  # of writes, by outcome
         self.lag_rate = 0.0
         self.is_job_away = False
         self.has_odd_records = False
-        self.found_by_index = 0  # answers
         self.chance = random.Random(f"{seed}-world")
         self.job_chance = random.Random(f"{seed}-job")
         self._disk_chance = random.Random(f"{seed}-disk")

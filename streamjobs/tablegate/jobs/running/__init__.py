@@ -7,5 +7,6 @@ The way from a declaration to its queries goes forward only, and each room knows
     queries = start(frames, plan)       # running: streaming queries
 
 `running_table.py` takes these three steps, again for each new generation. Of the commands, `tablegate job run` calls
-`runner.py`, `rebuild` and `seek` call `rebuild.py`, `check` calls `checks.py`, `list` and `reset` call `operations.py`.
+`runner.py`, `rebuild` and `seek` call `rebuild.py`, `check` calls `checks.py`, `audit` `audit.py` and `diff`
+`kept_logic.py`; `list`, `drop-old` and `reset` call `operations.py`.
 """
