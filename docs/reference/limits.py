@@ -131,6 +131,11 @@ def _of_queries() -> list[tuple[str, str, str]]:
                 "contract says `slow: SLOW_SUBSCRIBER_DISCONNECT`, its stream ends"
             ),
         ),
+        (
+            "changes queued for all subscribers of a table, in a process",
+            _bytes(QUERY.queued_bytes_max),
+            "who has some queued already is one that reads too slowly",
+        ),
     ]
 
 
@@ -173,7 +178,7 @@ def _of_everybody() -> list[tuple[str, str, str]]:
             ),
         ),
         (
-            "streams; waiting calls; connections of a process",
+            "streams (`--streams`); waiting calls; connections of a process",
             f"{CALLS.streams_max:,}; {CALLS.calls_max:,}; {LISTENER.connections_max:,}",
             (
                 "RESOURCE_EXHAUSTED; RESOURCE_EXHAUSTED; closed: whoever has the most makes room for who has fewer "

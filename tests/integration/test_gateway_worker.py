@@ -27,6 +27,8 @@ from tests.kit.programs.processes import alive
 from tests.kit.table.filled import RATINGS, ROOT, catalogue_of, rating, ratings_table
 
 GET = "/examples.ratings.v1.RatingsService/GetRating"
+SUBSCRIBE = "/examples.ratings.v1.RatingsService/SubscribeRatings"
+STREAMS = 3
 
 
 @pytest.fixture
@@ -52,6 +54,7 @@ def _settings(
         tls=None,
         cors_origins=(),
         drain_s=5.0,
+        streams=STREAMS,
         bootstrap="",
         tables_topic="",
         log_file=str(store.parent / "log"),
@@ -249,6 +252,24 @@ def _readiness(address: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+def test_a_worker_has_as_many_streams_as_it_is_told(tmp_path: Path, address: str) -> None:
+    store = LmdbStore(tmp_path / "store")
+    ratings_table(store).put([rating(1)])
+    with _worker(tmp_path / "store", address) as worker, grpc.insecure_channel(address) as channel:
+        assert _event(worker) == "listening"
+        subscribe = channel.unary_stream(SUBSCRIBE)
+        streams = [subscribe(b"", timeout=30) for _ in range(STREAMS)]
+        for stream in streams:
+            next(stream)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(subscribe(b"", timeout=30))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert f"all clients together have {STREAMS} streams at work here" in refused.value.details()
+        for stream in streams:
+            stream.cancel()
+    store.close()
 
 
 def test_a_worker_whose_certificate_is_none_says_so(tmp_path: Path, address: str) -> None:

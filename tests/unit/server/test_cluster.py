@@ -105,6 +105,7 @@ def test_the_replicator_is_told_all_of_it(tmp_path: Path) -> None:
         tls=None,
         cors_origins=(),
         drain_s=1.0,
+        streams=100,
         bootstrap="",
         tables_topic="tables",
         log_file=None,

@@ -59,6 +59,14 @@ def serve(
         ),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Serving processes. Default: one per core.", min=1)] = None,
+    streams: Annotated[
+        int | None,
+        typer.Option(
+            help="Streams (Subscribe, Scan) that a serving process has open at once; of them a principal has a quarter "
+            "at most. An idle one takes some 15 KB. Default: 10000.",
+            min=1,
+        ),
+    ] = None,
     token_key: Annotated[
         Path | None, typer.Option(help="File with the key that signs tokens. All gateways of a service need the same.")
     ] = None,
@@ -178,6 +186,7 @@ def serve(
     from tablegate.gateway.cluster.membership import GATEWAYS_TOPIC
     from tablegate.gateway.contract.kafka_file import KafkaSettingsError
     from tablegate.gateway.contract.kafka_settings import load_settings
+    from tablegate.gateway.http.rpc.calls import STREAMS_MAX
     from tablegate.gateway.server.app import serve as run_gateway
     from tablegate.gateway.server.child import SnapshotSettings
     from tablegate.gateway.server.config import ServeConfig, ServeError, cores
@@ -198,6 +207,7 @@ def serve(
         listen=listen,
         admin=admin,
         workers=workers or cores(),
+        streams=streams or STREAMS_MAX,
         reflection=reflection,
         tls=_tls(tls_cert, tls_key, tls_client_ca),
         insecure=insecure,

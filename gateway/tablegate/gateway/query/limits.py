@@ -34,6 +34,7 @@ class QueryLimits:
     stream_max_s: float = 3_600.0  # this: subscribers move on one by one
     progress_min_s: float = 0.1  # however often a client wants to hear
     subscriber_bytes_max: int = 256 * 1024  # queued for a subscriber
+    queued_bytes_max: int = 64 * 1024 * 1024  # queued for all of a table; what is queued for several counts once
     publish_messages_max: int = 2  # before subscribers get their turn: half of what may be queued for one
     publish_flush_s: float = 0.01  # changes that come within it, or less, go together; the first of them at once
     publish_retry_s: float = 0.5  # where the table cannot be read: no notification may come when it can be again

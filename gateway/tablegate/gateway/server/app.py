@@ -63,6 +63,8 @@ def serve(config: ServeConfig) -> int:
     """Run a gateway until SIGTERM or SIGINT; return the exit code. Raise `ServeError` where it cannot start."""
     if config.workers < 1:
         raise ServeError(f"{config.workers} workers answer nothing; give at least 1")
+    if config.streams < 1:
+        raise ServeError(f"{config.streams} streams let nobody subscribe; give at least 1")
     files, catalogue = load_contracts(config.contracts)
     check_tls(config)
     check_origins(config.cors_origins)
@@ -160,6 +162,7 @@ def _specs(
             cors_origins=config.cors_origins,
             hosts=config.hosts,
             drain_s=config.drain_s,
+            streams=config.streams,
             bootstrap=config.bootstrap,
             tables_topic=config.tables_topic,
             log_file=None if config.log_file is None else str(config.log_file),

@@ -78,6 +78,7 @@ class ChildConfig:
     tls: tuple[str, str, str | None] | None  # paths of certificate, key and the clients' CA
     cors_origins: tuple[str, ...]
     drain_s: float
+    streams: int
     bootstrap: str
     tables_topic: str
     log_file: str | None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tablegate.gateway.cluster.membership import GATEWAYS_TOPIC
+from tablegate.gateway.http.rpc.calls import STREAMS_MAX
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.server.child import HANG_LIMIT_S, SnapshotSettings
 
@@ -42,6 +43,7 @@ class ServeConfig:
     listen: str = DEFAULT_LISTEN
     admin: str | None = None  # where metrics and status are then, rather than at `listen`
     workers: int = field(default_factory=cores)
+    streams: int = STREAMS_MAX  # open at once in each worker
     insecure: bool = False  # allows plaintext beyond loopback
     reflection: bool = False
     tls: TlsFiles | None = None

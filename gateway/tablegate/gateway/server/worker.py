@@ -36,7 +36,7 @@ from tablegate.gateway.cluster.scatter import Router
 from tablegate.gateway.cluster.traced_peers import TracedForwarder
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.http.console.console import Console
-from tablegate.gateway.http.rpc.calls import Calls
+from tablegate.gateway.http.rpc.calls import CallLimits, Calls
 from tablegate.gateway.http.server import Guarded, HttpServer, ServedHosts, WebProtocol, web_protocols
 from tablegate.gateway.http.tls import TlsError
 from tablegate.gateway.query.call import Methods
@@ -173,6 +173,7 @@ class _Worker:
             web=protocols,
             tls=config.tls_files,
             shared_port=True,
+            call_limits=CallLimits.for_streams(config.streams),
             gate=self._gate,
             hosts=ServedHosts(config.address, config.hosts),
             measures=measures,

@@ -140,6 +140,33 @@ def test_a_subscriber_that_pops_too_little_is_evicted_alone(world: World, broadc
     assert not quick.is_evicted
 
 
+@pytest.mark.parametrize("leaves", [False, True], ids=["pops", "leaves"])
+def test_all_subscribers_together_have_a_bound(world: World, leaves: bool) -> None:
+    """What is queued for several counts once; who pops or leaves makes room."""
+    broadcaster = ChangeBroadcaster(STORE, QueryLimits(queued_bytes_max=450), bytes)
+    encoder, key_encoder = Encoder(size=100), Encoder(size=100)
+    everything = [joined(broadcaster, world, EVERYTHING, encoder) for _ in range(4)]
+    one_key = joined(broadcaster, world, ONE_KEY, key_encoder)
+    for partition, letter in ((P0, b"a"), (P0, b"a"), (P1, b"c")):  # three messages for four, and one for one
+        world.write(partition, [(letter[0], RED)])
+        publish(broadcaster, world)
+    assert not any(each.is_evicted for each in (*everything, one_key))
+    world.write(P0, [(b"a"[0], RED)])
+    publish(broadcaster, world)
+    assert [each.is_slow for each in (*everything, one_key)] == [True] * 4 + [False]
+    later = joined(broadcaster, world, EVERYTHING, encoder)
+    for _ in range(8):
+        if leaves:
+            broadcaster.leave(later)
+            later = joined(broadcaster, world, EVERYTHING, encoder)
+        for _ in range(2):
+            world.write(P0, [(b"a"[0], RED)])
+            publish(broadcaster, world)
+        if not leaves:
+            assert len(popped(later)) == 2
+    assert not later.is_evicted
+
+
 def test_one_message_is_given_however_long(world: World, broadcaster: ChangeBroadcaster) -> None:
     encoder = Encoder(size=DEFAULT_LIMITS.subscriber_bytes_max * 2)
     subscriber = joined(broadcaster, world, EVERYTHING, encoder)

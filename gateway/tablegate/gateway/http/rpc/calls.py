@@ -70,6 +70,7 @@ REQUEST_ID = HEADER.encode("ascii")
 REQUEST_ID_MAX = 64  # characters: a UUID has 36, a trace id 32
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,%d}" % REQUEST_ID_MAX)
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
+STREAMS_MAX = 10_000  # as many as connections
 GZIP_RATIO_MAX = 50  # of what is longer than a message: text packs to a twentieth, and only an attack much further
 
 _logger = logging.getLogger("tablegate.gateway.http")
@@ -243,11 +244,16 @@ class ServedCall(ABC):
 class CallLimits:
     """What all clients, and each, may have at work in one process."""
 
-    streams_max: int = 2_000  # each holds some 0.5 MB at worst
-    streams_of_principal_max: int = 500  # of them: one client that opens too many leaves as many to three others
+    streams_max: int = STREAMS_MAX  # an idle Subscribe takes some 15 KB; what is queued for it has bounds of its own
+    streams_of_principal_max: int = 2_500  # of them: one client that opens too many leaves as many to three others
     calls_max: int = 5_000  # unary calls that wait at once: those that ask for freshness
     calls_of_principal_max: int = 1_250  # of them, as with streams
     message_bytes_max: int = MESSAGE_BYTES_MAX  # of a request, but of one in JSON; less than its JSON_BYTES_MAX
+
+    @classmethod
+    def for_streams(cls, most: int) -> "CallLimits":
+        """Return the usual limits with another number of streams, of which a principal may have a quarter."""
+        return cls(streams_max=most, streams_of_principal_max=max(1, most // 4))
 
 
 OnEnded = Callable[[ServedCall, str, str, float], None]

@@ -6,18 +6,19 @@ where the broadcaster is in each of them (`change_positions`) to where the snaps
 copy that is where the broadcaster is, or it may not join: so nothing is missed and nothing comes twice.
 
 A subscriber that does not pop what is queued for it costs a bounded number of bytes and nobody's time: it is evicted,
-and comes back by its own cursor. Where a subscriber waits, and its client takes a message at once, no task has to run
-for it.
+and comes back by its own cursor. All together are bounded, too, by another number: what many are to pop counts once.
+Where a subscriber waits, and its client takes a message at once, no task has to run for it.
 
 Decision: docs/decisions/0029-messages-are-offered.md
 Decision: docs/decisions/0030-broadcaster-paces-itself.md
+Decision: docs/decisions/0178-streams-are-many-and-their-queues-bounded.md
 """
 
 import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.query.limits import QueryLimits
@@ -36,12 +37,45 @@ ChangePositions = Mapping[Partition, ChangePosition]
 Positions = Mapping[Partition, Position]
 
 
-class Message(NamedTuple):
-    """What a group is sent: the bytes, where a copy is that has taken them, and when they were made."""
+class Message:
+    """What a group is sent: the bytes, where a copy is that has taken them, and when they were made.
 
-    data: bytes
-    change_positions: ChangePositions
-    made_s: float  # of the monotonic clock
+    `made_s` is of the monotonic clock. `queues`: how many subscribers have yet to pop it.
+    """
+
+    __slots__ = ("change_positions", "data", "made_s", "queues")
+
+    def __init__(self, data: bytes, change_positions: ChangePositions, made_s: float) -> None:
+        self.data = data
+        self.change_positions = change_positions
+        self.made_s = made_s
+        self.queues = 0
+
+
+class QueuedBytes:
+    """How many bytes all subscribers of a table have yet to pop. A message counts once, however many are to pop it."""
+
+    __slots__ = ("_bytes", "_bytes_max")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes = 0
+        self._bytes_max = bytes_max
+
+    def fits(self, message: Message) -> bool:
+        """Return whether a message may be queued once more."""
+        return bool(message.queues) or self._bytes + len(message.data) <= self._bytes_max
+
+    def add(self, message: Message) -> None:
+        """Count a message for one more subscriber."""
+        if not message.queues:
+            self._bytes += len(message.data)
+        message.queues += 1
+
+    def remove(self, message: Message) -> None:
+        """Count it for one subscriber less."""
+        message.queues -= 1
+        if not message.queues:
+            self._bytes -= len(message.data)
 
 
 Offer = Callable[[bytes], bool]
@@ -58,29 +92,47 @@ class Subscriber:
     it.
     """
 
-    def __init__(self, group: "SubscriberGroup", bytes_max: int) -> None:
+    __slots__ = (
+        "_bytes",
+        "_bytes_max",
+        "_messages",
+        "_offer",
+        "_queued",
+        "_waiting",
+        "group",
+        "is_evicted",
+        "is_slow",
+        "newest",
+    )
+
+    def __init__(self, group: "SubscriberGroup", bytes_max: int, queued: QueuedBytes) -> None:
         """Begin without messages; `bytes_max` may be queued, or one message, however long."""
         self.group = group
         self.is_evicted = False
         self.is_slow = False
         self.newest: Message | None = None
-        self._messages: deque[Message] = deque()
+        self._messages: deque[Message] | None = None  # none: mostly nothing is queued, and a deque takes 700 bytes
         self._bytes = 0
         self._bytes_max = bytes_max
+        self._queued = queued
         self._waiting: asyncio.Future[None] | None = None
         self._offer: Offer | None = None
 
     @property
     def has_messages(self) -> bool:
         """Return whether there is something to pop."""
-        return bool(self._messages)
+        return self._messages is not None
 
     def pop(self) -> Message | None:
         """Return the next message; None where there is none now."""
-        if not self._messages:
+        messages = self._messages
+        if messages is None:
             return None
-        message = self._messages.popleft()
+        message = messages.popleft()
+        if not messages:
+            self._messages = None
         self._bytes -= len(message.data)
+        self._queued.remove(message)
         self.newest = message
         return message
 
@@ -89,7 +141,7 @@ class Subscriber:
 
         There is nothing to pop of what is taken from an `offer`.
         """
-        if self._messages or self.is_evicted:
+        if self._messages is not None or self.is_evicted:
             return
         loop = asyncio.get_running_loop()
         self._waiting = loop.create_future()
@@ -115,19 +167,29 @@ class Subscriber:
         self._bytes += len(message.data)
         # Who publishes never waits. A client that reads too slowly falls back to its own cursor, and goes on from there
         # by the history.
-        if self._bytes > self._bytes_max and self._messages:
+        messages = self._messages
+        if messages is None:
+            messages = self._messages = deque()
+        elif self._bytes > self._bytes_max or not self._queued.fits(message):
             self.is_slow = True
             self.evict()
-        else:
-            self._messages.append(message)
-            self.wake()
+            return
+        messages.append(message)
+        self._queued.add(message)
+        self.wake()
 
     def evict(self) -> None:
         """Queue nothing more for it, and drop what is queued."""
         self.is_evicted = True
-        self._messages.clear()
+        self.drop()
         self.group.subscribers.discard(self)
         self.wake()
+
+    def drop(self) -> None:
+        """Drop what is queued for it."""
+        for message in self._messages or ():
+            self._queued.remove(message)
+        self._messages = None
 
 
 class SubscriberGroup:
@@ -186,6 +248,7 @@ class ChangeBroadcaster:
         self._parse = parse
         self._index: SelectionIndex[SubscriberGroup] = SelectionIndex(parse)
         self._behind: set[SubscriberGroup] = set()  # those that are not current
+        self._queued = QueuedBytes(limits.queued_bytes_max)
 
     @property
     def has_subscribers(self) -> bool:
@@ -303,12 +366,13 @@ class ChangeBroadcaster:
         if group is None:
             group = self._groups[name] = SubscriberGroup(name, selection, encode)
             self._index.add(group, selection)
-        subscriber = Subscriber(group, self._limits.subscriber_bytes_max)
+        subscriber = Subscriber(group, self._limits.subscriber_bytes_max, self._queued)
         group.subscribers.add(subscriber)
         return subscriber
 
     def leave(self, subscriber: Subscriber) -> None:
         """Remove a subscriber."""
+        subscriber.drop()
         group = subscriber.group
         group.subscribers.discard(subscriber)
         if not group.subscribers and self._groups.get(group.name) is group:

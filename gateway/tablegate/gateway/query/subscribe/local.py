@@ -347,11 +347,14 @@ class LocalStream:
             }
             if self._may_leave:
                 self._check_served(broadcaster)
-            end = self._pace.ending()
-            if end is not None or not self._pace.seconds_to_progress():
+            if (end := self._pace.ending()) is not None:
                 yield self._live_progress(broadcaster)
-            if end is not None:
                 raise end
+            if not self._pace.seconds_to_progress():
+                progress = self._live_progress(broadcaster)
+                # Offered, as changes are: thousands of streams that have no news do this every five seconds.
+                if not self._call.offer(progress):
+                    yield progress
             await member.wait(self._pace.seconds_to_progress(), self._call.offer)
         self._leave()
         self._was_current = False  # what the broadcaster said last does not count: it is to be said that this goes on

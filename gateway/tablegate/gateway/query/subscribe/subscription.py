@@ -77,8 +77,8 @@ class Subscription(OpenStream):
         self._limits = limits = plan.access.limits
         self._router = plan.access.router
         self._call = call
-        self._request = parse(plan.query.request_class, data)
-        self._asked = plan.asked(self._request)
+        self._data = data  # not the message, which takes some hundred bytes more
+        self._asked = plan.asked(parse(plan.query.request_class, data))
         forwarded = call.forwarded
         self._scope = None if forwarded is None else plan.access.scope(forwarded)
         self._may_ask_others = self._scope is None and self._router.is_clustered
@@ -412,8 +412,7 @@ class Subscription(OpenStream):
             pace = Pace(call, asked.progress_s, self._limits, is_part=True)
             messages = LocalStream(plan, asked, call, pace, Scope(generation, partitions, "")).messages()
         else:
-            request: Any = plan.query.request_class()
-            request.CopyFrom(self._request)
+            request: Any = parse(plan.query.request_class, self._data)
             # The other gateway answers it as it would a client that returns: the token says which partitions are done,
             # and up to where.
             getattr(request, plan.options_name).resume_token = token

@@ -1,0 +1,177 @@
+"""What Subscribe streams cost a worker that has nothing to send: `python -m tests.bench.idle_streams [STREAMS]`.
+
+One worker's server runs in a process of its own, over rows in memory, and may have as many streams as there are. Each
+stream is for a row of its own; a connection has 1,000. The client speaks HTTP/2 in the raw, as one that makes 10,000
+streams by a library would need more memory than the server. The figures: memory a stream; the server's CPU to open one,
+and for a message of progress, of which each stream has one in 5 s; and a Get on a connection of its own, before and
+beside them.
+"""
+
+import asyncio
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from tablegate.gateway.http.h2 import frames
+from tablegate.gateway.http.h2.frames import WINDOW_BYTES, WINDOW_MAX, window_update
+from tablegate.gateway.http.rpc.calls import CallLimits
+from tablegate.gateway.http.rpc.grpc import envelope
+from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.query.service import query_methods
+from tablegate.gateway.stores.notifier import Notifier
+from tests.bench.usage import cpu_s, shared_memory_mb
+from tests.kit.http.h2 import OPENING, data, head, request
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
+
+STREAMS = 10_000
+A_CONNECTION = 1_000
+AT_ONCE = 20  # opened: so few that none is refused for want of time
+PARTITIONS = 12
+IDLE_S = 30.0
+GETS = 3_000
+LATE_S = 2.0  # a connection whose pings nobody answers is ended
+SERVICE = "/examples.ratings.v1.RatingsService/"
+_FIELDS = ((b"content-type", b"application/grpc"), (b"te", b"trailers"))
+_HEAD_BYTES = 9
+_ACK = 1
+
+
+async def _serve(rows: int) -> None:
+    store, catalogue = MemoryStore(), catalogue_of()
+    ratings_table(store, PARTITIONS).put(map(rating, range(rows)))
+    methods = query_methods(catalogue, store, SIGNER, Notifier())
+    server = HttpServer(methods, "127.0.0.1:0", call_limits=CallLimits.for_streams(8 * rows))
+    await server.start()
+    print(server.port, flush=True)
+    await asyncio.Event().wait()
+
+
+class _Connection:
+    """A connection. It counts the messages and the ends of its streams, and throws them away."""
+
+    def __init__(self, port: int) -> None:
+        self.messages = self.ended = 0
+        self._received = b""
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.sendall(OPENING + window_update(0, WINDOW_MAX - WINDOW_BYTES))
+
+    def call(self, block: bytes, streams: Sequence[int], numbers: Sequence[int]) -> None:
+        """Ask for the rows of these numbers."""
+        self._socket.sendall(
+            b"".join(
+                head(stream, block) + data(stream, envelope(_movie(number)), ended=True)
+                for stream, number in zip(streams, numbers, strict=True)
+            )
+        )
+
+    def receive(self, *, waits: bool = False) -> None:
+        """Count what has come."""
+        self._socket.setblocking(waits)
+        try:
+            while received := self._socket.recv(1 << 20):
+                self._received += received
+                if waits:
+                    break
+        except BlockingIOError:
+            pass
+        self._socket.setblocking(True)
+        at = 0
+        while len(self._received) - at >= _HEAD_BYTES:
+            size = int.from_bytes(self._received[at : at + 3], "big")
+            end = at + _HEAD_BYTES + size
+            if end > len(self._received):
+                break
+            kind, flags = self._received[at + 3], self._received[at + 4]
+            if kind in (frames.PING, frames.SETTINGS) and not flags & _ACK:
+                payload = self._received[at + _HEAD_BYTES : end] if kind == frames.PING else b""
+                self._socket.sendall(frames.frame(kind, _ACK, 0, payload))
+            self.messages += kind == frames.DATA
+            self.ended += kind == frames.RST_STREAM or (kind == frames.HEADERS and bool(flags & frames.END_STREAM))
+            at = end
+        self._received = self._received[at:]
+
+
+def _movie(number: int) -> bytes:
+    """Return a request for one row, of any of the methods."""
+    return catalogue_of().queries[f"{SERVICE}GetRating"].request_class(movie_id=number).SerializeToString()
+
+
+def _get_ms(port: int, rows: int) -> list[float]:
+    """Return how long Gets take, one after the other."""
+    connection, block, took_ms = _Connection(port), request(f"{SERVICE}GetRating".encode(), *_FIELDS), []
+    for count in range(GETS):
+        begin_s = time.perf_counter()
+        connection.call(block, [2 * count + 1], [count % rows + 1])
+        while connection.ended <= count:
+            connection.receive(waits=True)
+        took_ms.append(1e3 * (time.perf_counter() - begin_s))
+    assert connection.messages == GETS, "rows were not found"
+    return took_ms
+
+
+def _say_gets(when: str, took_ms: list[float]) -> None:
+    centiles = statistics.quantiles(took_ms, n=100)
+    print(f"a Get {when}: p50 {centiles[49]:.2f} ms, p99 {centiles[98]:.2f} ms", flush=True)
+
+
+def _opened(port: int, count: int) -> list[_Connection]:
+    connections: list[_Connection] = []
+    block, late_s = request(f"{SERVICE}SubscribeRatings".encode(), *_FIELDS), time.monotonic() + LATE_S
+    for first in range(0, count, A_CONNECTION):
+        connection = _Connection(port)
+        connections.append(connection)
+        for at in range(0, A_CONNECTION, AT_ONCE):
+            streams = range(2 * at + 1, 2 * (at + AT_ONCE) + 1, 2)
+            seen = connection.messages
+            connection.call(block, streams, range(first + at + 1, first + at + AT_ONCE + 1))
+            while connection.messages < seen + AT_ONCE:
+                connection.receive(waits=True)
+            if time.monotonic() > late_s:
+                late_s = time.monotonic() + LATE_S
+                for each in connections:
+                    each.receive()
+    return connections
+
+
+def main() -> None:
+    """Serve, or measure with a server in another process."""
+    if sys.argv[1:2] == ["serve"]:
+        asyncio.run(_serve(int(sys.argv[2])))
+        return
+    count = int((sys.argv[1:2] or [str(STREAMS)])[0])
+    command = [sys.executable, "-m", "tests.bench.idle_streams", "serve", str(count + 1)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        try:
+            port = int(server.stdout.readline())
+            _get_ms(port, count)
+            _say_gets("alone", _get_ms(port, count))
+            before_mb, before_s = shared_memory_mb([server.pid]), cpu_s([server.pid])
+            connections = _opened(port, count)
+            opened_us = 1e6 * (cpu_s([server.pid]) - before_s) / count
+            memory_kb = 1024 * (shared_memory_mb([server.pid]) - before_mb) / count
+            print(f"{count:,} streams: {memory_kb:.1f} KiB and {opened_us:.0f} µs of CPU each", flush=True)
+            messages, before_s = sum(each.messages for each in connections), cpu_s([server.pid])
+            until_s = time.monotonic() + IDLE_S
+            while time.monotonic() < until_s:
+                time.sleep(0.2)
+                for each in connections:
+                    each.receive()
+            used_s, messages = cpu_s([server.pid]) - before_s, sum(each.messages for each in connections) - messages
+            print(
+                f"idle: {100 * used_s / IDLE_S:.0f} % of a core, {1e6 * used_s / messages:.0f} µs a message", flush=True
+            )
+            _say_gets("beside them", _get_ms(port, count))
+            assert not sum(each.ended for each in connections), "streams have ended"
+        finally:
+            os.kill(server.pid, 9)
+
+
+if __name__ == "__main__":
+    main()
