@@ -234,11 +234,23 @@ def test_a_row_whose_history_another_gateway_has(browser):
         cluster.put([rating(number)])
         page = ConsolePage(browser, cluster["a"].port)
         page.open(f"row/ratings?movieId={number}")
-        page.wait("No history here")
-        page.wait("open the console of a gateway that holds it")
-        page.wait("first seen")
+        page.wait("The history of partition 4 at b goes back to")
+        page.wait_for(".log li:nth-child(1)", "it.innerText.includes('added') && it.innerText.includes('version 1/')")
         page.wait("Held by b")
+        cluster.put([rating(number, count=9)])
+        page.wait_for(".log li:nth-child(1)", "it.innerText.includes('changed') && it.innerText.includes('→')")
         assert page.complaints() == []
+
+
+def test_a_row_whose_history_nobody_has_now(browser):
+    with GrpcCluster({"a": [0, 1, 2], "b": [3, 5]}, has_console=True) as cluster:
+        page = ConsolePage(browser, cluster["a"].port)
+        page.open(f"row/ratings?movieId={movie_of(cluster, 4)}")
+        page.wait("No history now")
+        page.wait("it is asked for again by itself")
+        cluster["b"].hold([3, 4, 5])
+        cluster.announce()
+        page.wait("The history of partition 4 at b is empty")
 
 
 def test_the_commands_of_a_row_work(page, gateway):

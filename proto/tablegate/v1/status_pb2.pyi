@@ -367,7 +367,7 @@ class GetHistoryRequest(_message.Message):
     def __init__(self, method: _Optional[str] = ..., json: _Optional[str] = ..., message: _Optional[bytes] = ..., start_offset: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class GetHistoryResponse(_message.Message):
-    __slots__ = ("table", "generation", "partition", "changes", "truncated", "history_start", "history_start_time", "next_offset")
+    __slots__ = ("table", "generation", "partition", "changes", "truncated", "history_start", "history_start_time", "next_offset", "gateway_id", "has_row")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -376,6 +376,8 @@ class GetHistoryResponse(_message.Message):
     HISTORY_START_FIELD_NUMBER: _ClassVar[int]
     HISTORY_START_TIME_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
+    HAS_ROW_FIELD_NUMBER: _ClassVar[int]
     table: str
     generation: int
     partition: int
@@ -384,7 +386,9 @@ class GetHistoryResponse(_message.Message):
     history_start: int
     history_start_time: _timestamp_pb2.Timestamp
     next_offset: int
-    def __init__(self, table: _Optional[str] = ..., generation: _Optional[int] = ..., partition: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[RowChange, _Mapping]]] = ..., truncated: _Optional[bool] = ..., history_start: _Optional[int] = ..., history_start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., next_offset: _Optional[int] = ...) -> None: ...
+    gateway_id: str
+    has_row: bool
+    def __init__(self, table: _Optional[str] = ..., generation: _Optional[int] = ..., partition: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[RowChange, _Mapping]]] = ..., truncated: _Optional[bool] = ..., history_start: _Optional[int] = ..., history_start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., next_offset: _Optional[int] = ..., gateway_id: _Optional[str] = ..., has_row: _Optional[bool] = ...) -> None: ...
 
 class RowChange(_message.Message):
     __slots__ = ("offset", "generation", "sequence", "time", "row", "before")

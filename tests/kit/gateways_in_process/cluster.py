@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -40,6 +41,7 @@ from tablegate.gateway.stores.base import Phase, StoreUnavailable
 from tablegate.gateway.stores.notifier import Notifier
 from tablegate.gateway.telemetry.measures import Measures
 from tablegate.gateway.telemetry.spans import Tracer
+from tablegate.v1.changelog_pb2 import ForeignTopic
 from tablegate.v1.status_pb2 import GetStatusResponse
 from tests.kit.store.breaking import BreakingStore
 from tests.kit.store.memory import MemoryStore
@@ -375,6 +377,16 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
         for gateway_id, partitions in held.items():
             self.gateways[gateway_id].hold(partitions)
         self.announce()
+
+    def be_foreign(self, topic: ForeignTopic, place: Callable[[bytes], Partition]) -> None:
+        """Let the table be of a topic that others write; `place`: where they put a key."""
+        for gateway in (self.whole, *self.gateways.values()):
+            with gateway.table.store.snapshot() as snapshot:
+                state = snapshot.table(gateway.table.table.name)
+            assert state is not None
+            state.manifest.foreign.CopyFrom(topic)
+            gateway.do(partial(gateway.table.store.put_table, gateway.table.table.name, state))
+            gateway.table.place = place
 
     def put(self, rows: Iterable[Message]) -> None:
         """Write rows to all gateways that have their partitions."""

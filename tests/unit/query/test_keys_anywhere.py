@@ -35,15 +35,9 @@ def _cluster(
     **contract: Any,
 ) -> Iterator[GrpcCluster]:
     with GrpcCluster(placement, **contract) as running:
-        name = running.whole.table.table.name
-        for gateway in (running.whole, *running.gateways.values()):
-            with gateway.table.store.snapshot() as snapshot:
-                state = snapshot.table(name)
-            assert state is not None
-            state.manifest.foreign.CopyFrom(FOREIGN)
-            state.manifest.foreign.record_partitioner = partitioner
-            gateway.do(partial(gateway.table.store.put_table, name, state))
-            gateway.table.place = place or _place
+        topic = ForeignTopic(record_partitioner=partitioner)
+        topic.MergeFrom(FOREIGN)
+        running.be_foreign(topic, place or _place)
         running.put(rows or [rating(number, count=number + 1) for number in range(60)])
         yield running
 

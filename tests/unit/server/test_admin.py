@@ -21,7 +21,7 @@ from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.admin import AdminServer, moved_methods, unready_reason
 from tablegate.gateway.server.child import ProcessFile
 from tablegate.gateway.server.health import Health
-from tablegate.gateway.server.metadata import metadata_methods, reflection_methods, status_methods
+from tablegate.gateway.server.metadata import history_methods, metadata_methods, reflection_methods, status_methods
 from tablegate.gateway.server.metrics import Metrics
 from tablegate.gateway.server.worker import WatchedStore
 from tablegate.gateway.stores.notifier import Notifier
@@ -158,7 +158,7 @@ def data_port() -> Iterator[int]:
         catalogue, store = catalogue_of(), MemoryStore()
         methods = {
             **query_methods(catalogue, store, SIGNER, Notifier()),
-            **moved_methods(),
+            **moved_methods(history_methods(catalogue, store, SIGNER, Notifier())),
             **reflection_methods(catalogue),
         }
         return HttpServer(methods, "127.0.0.1:0")

@@ -9,10 +9,11 @@ import pytest
 
 from tablegate.gateway.access.views import View
 from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.http.json_codec import JsonCodec
 from tablegate.gateway.query.errors import InvalidField, PartitionUnavailable, QueryError
-from tablegate.gateway.query.row_history import RowHistories
+from tablegate.gateway.query.row_history import HISTORY_PATH, RowHistories
 from tablegate.gateway.query.service import table_accesses
-from tablegate.gateway.server.metadata import HISTORY_PATH, history_methods
+from tablegate.gateway.server.metadata import history_methods
 from tablegate.gateway.stores.base import Phase
 from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1 import changelog_pb2
@@ -34,7 +35,10 @@ class _Asked:
         self.table: FilledTable = ratings_table(self.store, partitions)
         self._parts = catalogue_of(), self.store, SIGNER, Notifier()
         accesses = table_accesses(*self._parts, ends=None, router=None, now_ms=now_ms)
-        self._histories = RowHistories(catalogue_of(), accesses, step_changes=step_changes, step_bytes=step_bytes)
+        codec = JsonCodec([catalogue_of().pool])
+        self._histories = RowHistories(
+            catalogue_of(), accesses, codec, step_changes=step_changes, step_bytes=step_bytes
+        )
 
     def of(
         self,
@@ -61,7 +65,9 @@ class _Asked:
     ) -> GetHistoryResponse:
         """Return it, as others are read beside it."""
         asked = catalogue_of().queries[f"/{GET}"].request_class(movie_id=number).SerializeToString()
-        return await self._histories.history(method, asked, call or _Call(), view, start=start, limit=limit)
+        request = GetHistoryRequest(method=method, message=asked, start_offset=start, limit=limit)
+        answer: Any = self._histories.answer(request.SerializeToString(), call or _Call(view=view))
+        return GetHistoryResponse.FromString(await answer)
 
     def answer(self, request: GetHistoryRequest, call: LocalCall | None = None) -> GetHistoryResponse:
         """Return what the method answers."""

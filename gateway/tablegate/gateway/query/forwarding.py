@@ -13,7 +13,7 @@ coroutine that asks others. Almost every read ends in `local` at once, and then 
 A walk over pages may have read more elsewhere than this store has. It waits here for a moment only (`WALK_WAIT_S`);
 then others are asked, as one that gave a page before has it.
 
-There is one coroutine for all of it (`_answer_later`), made only when there is something to wait for.
+There is one coroutine for all of it (`answer_later`), made only when there is something to wait for.
 
 Decision: docs/decisions/0033-a-forward-is-the-same-call.md
 Decision: docs/decisions/0042-retry-between-generations.md
@@ -21,7 +21,7 @@ Decision: docs/decisions/0042-retry-between-generations.md
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -59,25 +59,29 @@ NotServedHere = PartitionUnavailable | StoreUnavailable | NotCaughtUp
 """Why this gateway cannot answer."""
 
 
-class UnaryRead(Protocol):
-    """A unary request, parsed."""
+class ForwardedRead(Protocol):
+    """A unary request, parsed, that others may answer."""
 
     access: TableAccess
     call: Call
     requirement: ConsistencyRequirement | None
     scope: Scope | None
 
-    def local(self) -> bytes:
-        """Return the answer from one snapshot of this gateway's store; raise a `QueryError` or `StoreUnavailable`.
-
-        `PartitionUnavailable` says that another gateway may answer, `NotCaughtUp` that this one may later.
-        """
-
     def partitions(self, served: ServedGeneration) -> Iterable[Partition]:
         """Return the partitions that are read."""
 
     async def remote(self, reason: NotServedHere) -> bytes:
         """Return the answer with the help of others; raise a `QueryError`, or `reason` where nobody can answer."""
+
+
+class UnaryRead(ForwardedRead, Protocol):
+    """One that is answered from one snapshot."""
+
+    def local(self) -> bytes:
+        """Return the answer from one snapshot of this gateway's store; raise a `QueryError` or `StoreUnavailable`.
+
+        `PartitionUnavailable` says that another gateway may answer, `NotCaughtUp` that this one may later.
+        """
 
 
 def answer(read: UnaryRead) -> Answer:
@@ -105,24 +109,26 @@ def answer_fresh(read: UnaryRead) -> Answer:
             read.access.check_served_here(read.partitions)
     except (PartitionUnavailable, StoreUnavailable) as reason:
         return answer_by_others(read, reason)
-    return _answer_later(read, None)
+    return answer_later(read, partial(_local, read))
 
 
 def answer_by_others(read: UnaryRead, reason: NotServedHere) -> Answer:
     """Return how others answer what this gateway cannot; raise why where nobody is to be asked."""
     if not _may_ask_others(read) or _is_of_table(reason):
         raise _as_query_error(reason)
-    return _answer_later(read, reason)
+    return answer_later(read, partial(_local, read), reason)
 
 
-async def _answer_later(read: UnaryRead, reason: NotServedHere | None) -> bytes:
-    """Return the answer: of this gateway once it is fresh, else, as for a `reason` it is not there, of others."""
+async def answer_later(
+    read: ForwardedRead, local: Callable[[], Awaitable[bytes]], reason: NotServedHere | None = None
+) -> bytes:
+    """Return the answer: of this gateway, by `local`; else, as for a `reason` it is not there, of others."""
     may_ask_others, end_s = _may_ask_others(read), None
     while True:
         try:
             if reason is None:
                 try:
-                    return await _local(read)
+                    return await local()
                 except (PartitionUnavailable, StoreUnavailable) as error:
                     if not may_ask_others or _is_of_table(error):
                         raise
@@ -170,7 +176,7 @@ async def _local(read: UnaryRead) -> bytes:
     return await when_fresh(read.local, requirement, read.call)
 
 
-def _may_walk_on_by_others(read: UnaryRead) -> bool:
+def _may_walk_on_by_others(read: ForwardedRead) -> bool:
     """Return whether it goes on with a walk, and each of its partitions is on another gateway as well."""
     if read.requirement is None or not read.requirement.is_walk or not _may_ask_others(read):
         return False
@@ -180,7 +186,7 @@ def _may_walk_on_by_others(read: UnaryRead) -> bool:
     return all(candidates(partition) for partition in read.partitions(served))
 
 
-def _may_ask_others(read: UnaryRead) -> bool:
+def _may_ask_others(read: ForwardedRead) -> bool:
     return read.scope is None and read.access.router.is_clustered
 
 
@@ -206,8 +212,15 @@ def unless_store_away(reason: NotServedHere) -> Iterator[None]:
 
 async def local_result(attempt: Callable[[], Result], requirement: ConsistencyRequirement | None, call: Call) -> Result:
     """Return this gateway's part of an answer, once it is fresh; raise `PeerFailed` where others are to be asked."""
-    try:
+    with failing_as_peer():
         return attempt() if requirement is None else await when_fresh(attempt, requirement, call)
+
+
+@contextmanager
+def failing_as_peer() -> Iterator[None]:
+    """Raise `PeerFailed` where this gateway cannot give its part of an answer, so that others are asked."""
+    try:
+        yield
     except (PartitionUnavailable, NotCaughtUp) as reason:
         raise PeerFailed(status_of(reason)) from None
     except StoreUnavailable:
@@ -215,13 +228,16 @@ async def local_result(attempt: Callable[[], Result], requirement: ConsistencyRe
         raise PeerFailed(status_of(StoreAway())) from None
 
 
-async def forward_whole(read: UnaryRead, reason: NotServedHere, path: str, data: bytes, token: ForwardToken) -> bytes:
+async def forward_whole(
+    read: ForwardedRead, reason: NotServedHere, path: str, data: bytes, token: ForwardToken, *, is_long: bool = False
+) -> bytes:
     """Return what another gateway answers to the whole request, which is about one partition.
 
-    Raise a `QueryError`, or `reason` where the store is away for others as well.
+    `is_long`: the answer takes its time, whoever gives it. Raise a `QueryError`, or `reason` where the store is away
+    for others as well.
     """
-    access, call, may_wait = read.access, read.call, read.requirement is not None
-    router = access.router
+    access, call = read.access, read.call
+    router, may_wait = access.router, is_long or read.requirement is not None
     if isinstance(reason, PartitionUnavailable):
         partition = reason.partition
         assert partition is not None

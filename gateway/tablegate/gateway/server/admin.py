@@ -33,7 +33,7 @@ from tablegate.gateway.http.rpc.connect import ConnectProtocol
 from tablegate.gateway.http.rpc.grpc_web import GrpcWebProtocol
 from tablegate.gateway.http.server import HttpServer, ServedHosts, WebProtocol, is_misdirected, keys_limits_of
 from tablegate.gateway.http.tls import TlsFiles
-from tablegate.gateway.query.call import Call, Methods, UnaryMethod
+from tablegate.gateway.query.call import Answer, Call, Method, Methods, UnaryMethod
 from tablegate.gateway.query.errors import NotServed
 from tablegate.gateway.server.health import Health
 from tablegate.gateway.server.metadata import STATUS_SERVICE, STATUS_TIMEOUT_S
@@ -83,17 +83,29 @@ class Probes:
         return True
 
 
-def moved_methods() -> Methods:
+def moved_methods(history: Methods) -> Methods:
     """Return, for the data port, the methods that the admin port has in its place: they say so.
 
-    GetTable and WatchTable stay: clients look up by them where a table is.
+    GetTable and WatchTable stay: clients look up by them where a table is. So does GetHistory, of `history`, for other
+    gateways: they know each other's data ports alone.
     """
 
     def refuse(_data: bytes, _call: Call) -> bytes:
         raise NotServed("this gateway answers it at its admin port, of --admin; ask there")
 
+    def forwarded_alone(method: Method) -> UnaryMethod:
+        assert isinstance(method, UnaryMethod)
+
+        def handle(data: bytes, call: Call) -> Answer:
+            return refuse(data, call) if call.forwarded is None else method.handler(data, call)
+
+        return replace(method, handler=handle)
+
     method = UnaryMethod(refuse, STATUS_TIMEOUT_S, STATUS_TIMEOUT_S)
-    return {f"/{STATUS_SERVICE}/{name}": method for name in ("GetStatus", "Explain", "GetHistory")}
+    return {
+        **{f"/{STATUS_SERVICE}/{name}": method for name in ("GetStatus", "Explain")},
+        **{path: forwarded_alone(method) for path, method in history.items()},
+    }
 
 
 class ConsoleQueries:

@@ -28,7 +28,7 @@ from tablegate.gateway.query.call import Answer, Call, DuplexMethod, Methods, St
 from tablegate.gateway.query.errors import InvalidField, QueryError, ShuttingDown, StoreAway
 from tablegate.gateway.query.explain import Explainer
 from tablegate.gateway.query.requests import parse
-from tablegate.gateway.query.row_history import RowHistories
+from tablegate.gateway.query.row_history import HISTORY_PATH, RowHistories
 from tablegate.gateway.query.service import table_accesses
 from tablegate.gateway.query.serving import NowMs, TableAccess, wall_clock_ms
 from tablegate.gateway.query.whereabouts import table_metadata
@@ -42,7 +42,6 @@ from tablegate.v1 import errors_pb2
 from tablegate.v1 import status_pb2 as gateway_status_pb2
 from tablegate.v1.status_pb2 import (
     ExplainRequest,
-    GetHistoryRequest,
     GetStatusRequest,
     GetStatusResponse,
     GetTableRequest,
@@ -54,7 +53,6 @@ from tablegate.v1.status_pb2 import (
 
 STATUS_SERVICE = "tablegate.v1.GatewayService"
 STATUS_TIMEOUT_S = 5.0
-HISTORY_PATH = f"/{STATUS_SERVICE}/GetHistory"
 
 _REPLICATOR_HANGS = GetStatusResponse(replicator_hangs=True).SerializeToString()
 READ_EVERY_S = 0.25  # changes that come within it are sent as one
@@ -154,28 +152,9 @@ def history_methods(
 ) -> Methods:
     """Return GetHistory. It gives rows: where those are guarded, so is it. Arguments are those of `query_methods`."""
     accesses = table_accesses(catalogue, store, signer, notifier, ends=None, router=router, now_ms=now_ms)
-    histories = RowHistories(catalogue, accesses)
     codec = JsonCodec([catalogue.pool, descriptor_pool.Default()], keys_limits_of(catalogue))
-
-    async def get_history(data: bytes, call: Call) -> bytes:
-        request: Any = parse(GetHistoryRequest, data)
-        method, asked, is_json = request.method, request.message, request.WhichOneof("request") == "json"
-        view = call.view_of(f"/{method.removeprefix('/')}")
-        if is_json:
-            asked = codec.from_json(histories.request_class(method), request.json.encode())
-        try:
-            answer = await histories.history(method, asked, call, view, start=request.start_offset, limit=request.limit)
-        except StoreUnavailable as error:
-            raise StoreAway from error
-        if is_json:
-            for change in answer.changes:
-                for name in ("row", "before"):
-                    if change.HasField(name):
-                        content = getattr(change, name)
-                        content.json = codec.to_json(histories.row_class(method), content.message).decode()
-        return answer.SerializeToString()
-
-    return {HISTORY_PATH: UnaryMethod(get_history, STATUS_TIMEOUT_S, STATUS_TIMEOUT_S)}
+    answer = RowHistories(catalogue, accesses, codec).answer
+    return {HISTORY_PATH: UnaryMethod(answer, STATUS_TIMEOUT_S, STATUS_TIMEOUT_S, checks_forward_token=True)}
 
 
 def _named(request_class: type[Message], data: bytes, tables: Mapping[str, Found]) -> Found:

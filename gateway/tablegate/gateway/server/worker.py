@@ -136,7 +136,7 @@ class _Worker:
         methods = {
             **queries,
             **own_methods,
-            **(moved_methods() if has_admin else history),
+            **(moved_methods(history) if has_admin else history),
             **(reflection_methods(catalogue) if config.reflection else {}),
         }
         if config.transfers_rows:

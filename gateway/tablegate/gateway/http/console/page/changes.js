@@ -1,4 +1,4 @@
-// The changes of one row: those that the gateway's history has, and each new one as the row's Subscribe tells of it.
+// The changes of one row: those that a gateway's history has, and each new one as the row's Subscribe tells of it.
 
 import { useRef } from "preact/hooks";
 import { unary } from "./api.js";
@@ -17,7 +17,7 @@ export function useHistory(table, get, request, news) {
     const ask = (startOffset) =>
       unary(`${GATEWAY}/GetHistory`, { method: get.path, json, startOffset, limit: CHANGES_MAX }, signal);
     let answer = await ask(known.current?.nextOffset ?? "0");
-    // Offsets are those of one generation's changelog, and of one that was made anew they begin anew.
+    // Offsets are those of a partition and generation, and each gateway's history goes back as far as it does.
     if (known.current && !goesOn(known.current, answer)) {
       known.current = null;
       answer = await ask("0");
@@ -29,7 +29,8 @@ export function useHistory(table, get, request, news) {
 }
 
 function goesOn(before, answer) {
-  return before.generation === answer.generation && Number(answer.nextOffset ?? 0) >= Number(before.nextOffset);
+  const isSame = ["generation", "partition", "gatewayId"].every((name) => before[name] === answer[name]);
+  return isSame && Number(answer.nextOffset ?? 0) >= Number(before.nextOffset);
 }
 
 function joined(before, answer, table) {
@@ -84,22 +85,23 @@ function NoHistory({ error, again }) {
   if (error.kind !== "away" && error.kind !== "absent") return html`<${Problem} ...${{ error, again }} />`;
   const advice =
     error.kind === "away"
-      ? "The history is kept by who has the partition: open the console of a gateway that holds it."
+      ? "The history is kept by who has the partition; it is asked for again by itself."
       : "This port does not give rows, or the gateway is of an earlier version.";
   return html`<div class="notice" role="status">
-    <p class="title">No history here</p>
+    <p class="title">No history ${error.kind === "away" ? "now" : "here"}</p>
     <p>${sentence(error.message)} ${advice}</p>
   </div>`;
 }
 
 // How far back the history goes, which is not as far as the row does.
 function Reach({ value, now }) {
-  const { partition = 0, historyStart = "0", historyStartTime, nextOffset, truncated } = value;
+  const { partition = 0, historyStart = "0", historyStartTime, nextOffset, truncated, gatewayId } = value;
   const back = Date.parse(historyStartTime);
+  const whose = `The history of partition ${partition}${gatewayId ? ` at ${gatewayId}` : ""}`;
   const reach = historyStartTime
-    ? `The history of partition ${partition} goes back to ${moment(back)}, ${age((now - back) / 1_000)} ago:
+    ? `${whose} goes back to ${moment(back)}, ${age((now - back) / 1_000)} ago:
        to offset ${count(historyStart)} of ${count(nextOffset)}.`
-    : `The history of partition ${partition} is empty: it begins at offset ${count(historyStart)}, and nothing has
+    : `${whose} is empty: it begins at offset ${count(historyStart)}, and nothing has
        changed since.`;
   const left = `The newest ${CHANGES_MAX} are shown; older ones of this row are in the history.`;
   return html`<p class="dim">${reach} ${truncated && left}</p>`;
