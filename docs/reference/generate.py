@@ -329,8 +329,8 @@ def metrics_page() -> str:
         counts[counts.labels] += 1
     process = {"process": "a process", **measures.numbers()}
     process.update(dict.fromkeys(("cpu_s", "memory_bytes", "open_files", "start_s", "kept_bytes"), 1))
-    process["snapshot_times_s"] = [("ratings", "0", 1)]
-    process["snapshots_work"] = 1
+    process["snapshot_files"] = [("ratings", 0, 1, 1)]
+    process["snapshots_problem"] = ""
     text = NOTE + "# Metrics\n\n"
     head = "| metric | kind | labels | meaning |\n|---|---|---|---|\n"
     text += "## Gateways\n\n`GET /metrics` on the gateway's port, or on that of `--admin`, in the text format of "

@@ -87,15 +87,17 @@ PARTITION_ROUTE_FORWARDED: PartitionRoute
 PARTITION_ROUTE_NONE: PartitionRoute
 
 class GetStatusRequest(_message.Message):
-    __slots__ = ("with_subscriptions", "with_jobs")
+    __slots__ = ("with_subscriptions", "with_jobs", "with_snapshots")
     WITH_SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     WITH_JOBS_FIELD_NUMBER: _ClassVar[int]
+    WITH_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
     with_subscriptions: bool
     with_jobs: bool
-    def __init__(self, with_subscriptions: _Optional[bool] = ..., with_jobs: _Optional[bool] = ...) -> None: ...
+    with_snapshots: bool
+    def __init__(self, with_subscriptions: _Optional[bool] = ..., with_jobs: _Optional[bool] = ..., with_snapshots: _Optional[bool] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("tables", "beat_time", "kafka_reachable", "gateway_id", "gateways", "gateways_poison", "replicator_hangs", "subscriptions", "jobs")
+    __slots__ = ("tables", "beat_time", "kafka_reachable", "gateway_id", "gateways", "gateways_poison", "replicator_hangs", "subscriptions", "jobs", "snapshots")
     TABLES_FIELD_NUMBER: _ClassVar[int]
     BEAT_TIME_FIELD_NUMBER: _ClassVar[int]
     KAFKA_REACHABLE_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +107,7 @@ class GetStatusResponse(_message.Message):
     REPLICATOR_HANGS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
     tables: _containers.RepeatedCompositeFieldContainer[TableStatus]
     beat_time: _timestamp_pb2.Timestamp
     kafka_reachable: bool
@@ -114,7 +117,42 @@ class GetStatusResponse(_message.Message):
     replicator_hangs: bool
     subscriptions: _containers.RepeatedCompositeFieldContainer[SubscriptionStatus]
     jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
-    def __init__(self, tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., beat_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., kafka_reachable: _Optional[bool] = ..., gateway_id: _Optional[str] = ..., gateways: _Optional[_Iterable[_Union[GatewayStatus, _Mapping]]] = ..., gateways_poison: _Optional[_Iterable[_Union[PoisonCount, _Mapping]]] = ..., replicator_hangs: _Optional[bool] = ..., subscriptions: _Optional[_Iterable[_Union[SubscriptionStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ...) -> None: ...
+    snapshots: SnapshotsStatus
+    def __init__(self, tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., beat_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., kafka_reachable: _Optional[bool] = ..., gateway_id: _Optional[str] = ..., gateways: _Optional[_Iterable[_Union[GatewayStatus, _Mapping]]] = ..., gateways_poison: _Optional[_Iterable[_Union[PoisonCount, _Mapping]]] = ..., replicator_hangs: _Optional[bool] = ..., subscriptions: _Optional[_Iterable[_Union[SubscriptionStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., snapshots: _Optional[_Union[SnapshotsStatus, _Mapping]] = ...) -> None: ...
+
+class SnapshotsStatus(_message.Message):
+    __slots__ = ("problem", "files", "useless")
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    USELESS_FIELD_NUMBER: _ClassVar[int]
+    problem: str
+    files: _containers.RepeatedCompositeFieldContainer[SnapshotFileStatus]
+    useless: _containers.RepeatedCompositeFieldContainer[SnapshotFileProblem]
+    def __init__(self, problem: _Optional[str] = ..., files: _Optional[_Iterable[_Union[SnapshotFileStatus, _Mapping]]] = ..., useless: _Optional[_Iterable[_Union[SnapshotFileProblem, _Mapping]]] = ...) -> None: ...
+
+class SnapshotFileStatus(_message.Message):
+    __slots__ = ("table", "partition", "write_time", "next_offset")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    WRITE_TIME_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    partition: int
+    write_time: _timestamp_pb2.Timestamp
+    next_offset: int
+    def __init__(self, table: _Optional[str] = ..., partition: _Optional[int] = ..., write_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., next_offset: _Optional[int] = ...) -> None: ...
+
+class SnapshotFileProblem(_message.Message):
+    __slots__ = ("table", "partition", "file", "problem")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    partition: int
+    file: str
+    problem: str
+    def __init__(self, table: _Optional[str] = ..., partition: _Optional[int] = ..., file: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class JobStatus(_message.Message):
     __slots__ = ("table", "run", "reached")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing_extensions import override
 
 from tablegate.gateway.cluster.assignment import IncomingParts, OriginAway, TransferFailed
-from tablegate.gateway.replication.snapshots import SnapshotSource
+from tablegate.gateway.replication.snapshots import SnapshotProblems, SnapshotSource
 from tablegate.gateway.stores.snapshots.files import FilesUnavailable, NewFile, SnapshotFile, SnapshotFiles
 from tablegate.gateway.stores.snapshots.format import SnapshotDamaged, SnapshotName, folder_of, parts_in, snapshots_of
 from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
@@ -93,6 +93,7 @@ class MemorySnapshots(SnapshotSource):
     def __init__(self, files: SnapshotFiles, *, lists_after: int = 2) -> None:
         self.read_names: list[str] = []
         self.away: list[bool] = []
+        self.problems = SnapshotProblems()
         self.is_hanging = False
         self._files = files
         self._lists_after = lists_after
@@ -115,8 +116,9 @@ class MemorySnapshots(SnapshotSource):
         return _Parts(parts_in(self._files.read(snapshot.file), request), is_hanging=self.is_hanging)
 
     @override
-    def note(self, *, was_away: bool) -> None:
+    def note(self, snapshot: SnapshotName, *, problem: str = "", was_away: bool = False) -> None:
         self.away.append(was_away)
+        self.problems.note(snapshot, problem)
 
 
 class _Parts(IncomingParts):

@@ -37,7 +37,7 @@ def main(store: str, url: str, file_bytes_max: str = "") -> None:
         )
         for _ in writer.round(reader):
             print("part", flush=True)
-        print("done" if writer.times_ms else "nothing", flush=True)
+        print("done" if any(each.time_ms for each in writer.newest.values()) else "nothing", flush=True)
 
 
 if __name__ == "__main__":

@@ -228,6 +228,9 @@ def test_a_file_that_is_damaged_is_never_served(damage: Callable[[bytes], bytes]
     assert len(lines) == PARTITIONS
     assert world.measures.snapshots == {("ratings", "read", "failed"): PARTITIONS}
     assert snapshots.away == [False] * PARTITIONS
+    useless = snapshots.problems.numbers()
+    assert sorted(name for _, _, _, name, _ in useless) == sorted(files.whole)
+    assert all(any(why in line for line in lines) for *_, why in useless)
 
 
 def with_a_row_that_is_none(data: bytes) -> bytes:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from tablegate.gateway.cluster.assignment import OriginAway, TransferFailed
 from tablegate.gateway.contract.types import Offset
-from tablegate.gateway.replication.snapshots import AWAY_S, LISTED_S, FileSnapshots
+from tablegate.gateway.replication.snapshots import AWAY_S, LISTED_S, FileSnapshots, SnapshotProblems
 from tablegate.gateway.stores.snapshots.files import SnapshotFile
 from tablegate.gateway.stores.snapshots.format import Encoder, new_name
 from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
@@ -101,16 +101,32 @@ def test_after_some_files_in_a_row_that_are_away_none_is_used(caplog: pytest.Log
     files, clock = MemoryFiles(), FakeClock()
     name = put(files, 1_000)
     snapshots = FileSnapshots(files, clock)
+    [found] = eventually(lambda: snapshots.found(REQUEST))
     for was_away in (True, True, False, True, True):
-        snapshots.note(was_away=was_away)
+        snapshots.note(found, was_away=was_away)
         assert names(snapshots) == [name]
-    snapshots.note(was_away=True)
+    snapshots.note(found, was_away=True)
     assert names(snapshots) == []
     assert caplog.messages == [
         "no snapshot file is used for a while: 3 in a row did not come; rows come from the changelog"
     ]
     clock.passed_s += AWAY_S
     assert names(snapshots) == [name]
+
+
+def test_a_file_of_no_use_is_known_until_a_newer_one_is_of_use() -> None:
+    files, problems = MemoryFiles(), SnapshotProblems()
+    names_of = [put(files, time_ms) for time_ms in (1_000, 2_000, 3_000)]
+    snapshots = FileSnapshots(files, FakeClock(), problems=problems)
+    newest, older, oldest = eventually(lambda: snapshots.found(REQUEST))
+    assert problems.numbers() == []
+    snapshots.note(older, problem="its digest is wrong")
+    told = [(REQUEST.table, REQUEST.partition, 2_000, names_of[1], "its digest is wrong")]
+    assert problems.numbers() == told
+    snapshots.note(oldest)
+    assert problems.numbers() == told
+    snapshots.note(newest)
+    assert problems.numbers() == []
 
 
 def test_a_file_that_cannot_be_read_is_away() -> None:

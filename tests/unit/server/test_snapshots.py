@@ -114,14 +114,14 @@ def test_one_gateway_writes_a_partition() -> None:
     writing = Writing(3)
     interleaved(*(writing.writers[each.name].round(each.store) for each in writing.members))
     assert [len(writing.names(partition)) for partition in range(PARTITIONS)] == [1] * PARTITIONS
-    times = [numbers_of(writer)["snapshot_times_s"] for writer in writing.writers.values()]
-    assert sorted(partition for each in times for _, partition, _ in each) == ["0", "1", "2"]
+    files = [numbers_of(writer)["snapshot_files"] for writer in writing.writers.values()]
+    assert sorted(partition for each in files for _, partition, time_ms, _ in each if time_ms) == [0, 1, 2]
 
 
 def test_where_the_first_gateway_is_gone_the_next_one_writes() -> None:
     writing = Writing(3)
     world = writing.world
-    gone = max(writing.members, key=lambda each: len(writing.writers[each.name].times_ms))
+    gone = max(writing.members, key=lambda each: len(writing.writers[each.name].newest))
     world.kill(gone)
     world.settle()
     writing.round(*world.running)
@@ -328,12 +328,28 @@ def test_files_of_others_stay() -> None:
 
 def test_the_age_of_files_is_known_of_what_this_gateway_writes() -> None:
     writing = Writing()
-    now_s = writing.world.clock.now_ms() / 1_000
-    writing.round()
+    now_ms = writing.world.clock.now_ms()
     [writer] = writing.writers.values()
-    times_s = [("ratings", str(number), now_s) for number in range(PARTITIONS)]
-    assert numbers_of(writer) == {"snapshot_times_s": times_s, "snapshots_work": 1}
-    assert writer.times_ms[("ratings", Partition(0))] == round(now_s * 1_000)
+    [member] = writing.members
+    next(writer.round(member.store))
+    assert numbers_of(writer)["snapshot_files"] == [("ratings", number, 0, 0) for number in range(PARTITIONS)]
+    writing.round()
+    offsets = [snapshot.next_offset for snapshot in snapshots_of(writing.files.list("ratings"))]
+    files = [("ratings", number, now_ms, offsets[number]) for number in range(PARTITIONS)]
+    assert numbers_of(writer) == {"snapshot_files": files, "snapshots_problem": ""}
+    assert all(offsets)
+    again = writing.writer(member)
+    for _ in again.round(member.store):
+        pass
+    assert numbers_of(again)["snapshot_files"] == files, "one that is started anew finds them"
+
+
+def test_why_no_file_can_be_written_is_known() -> None:
+    writing = Writing()
+    [writer] = writing.writers.values()
+    writing.files.is_away = True
+    writing.round()
+    assert numbers_of(writer) == {"snapshot_files": [], "snapshots_problem": "it does not answer"}
 
 
 def test_work_ends_when_it_is_to_stop() -> None:

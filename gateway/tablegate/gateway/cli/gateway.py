@@ -82,9 +82,9 @@ class Gateway:
     def __exit__(self, *_: object) -> None:
         self._channel.close()
 
-    def status(self) -> gateway_status_pb2.GetStatusResponse:
+    def status(self, *, with_snapshots: bool = False) -> gateway_status_pb2.GetStatusResponse:
         """Return the status of the gateway; raise `NotServedHere` where its admin port has it."""
-        request = gateway_status_pb2.GetStatusRequest()
+        request = gateway_status_pb2.GetStatusRequest(with_snapshots=with_snapshots)
         answer: gateway_status_pb2.GetStatusResponse = self._call(
             STATUS_PATH, request, gateway_status_pb2.GetStatusResponse
         )

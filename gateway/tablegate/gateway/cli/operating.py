@@ -272,7 +272,7 @@ def status(
     """Show a gateway, its cluster and the progress of each partition. Exit with 1 unless all tables are served."""
     with gateway_at(address) as gateway:
         try:
-            answer = gateway.status()
+            answer = gateway.status(with_snapshots=True)
         except AskError as error:
             fail(error)
     directory = directory_of(answer)

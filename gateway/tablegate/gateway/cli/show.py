@@ -6,7 +6,7 @@ The status is that of its cluster, its tables, and the progress of each partitio
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf import any_pb2, json_format
@@ -28,6 +28,7 @@ from tablegate.v1.status_pb2 import (
     PartitionRoute,
     PartitionState,
     PartitionStatus,
+    SnapshotsStatus,
     TableState,
     TableStatus,
 )
@@ -206,10 +207,14 @@ def status(answer: GetStatusResponse, directory: Directory) -> None:
     if answer.gateways:
         OUT.print()
         print_table(_gateways(answer.gateways))
+    if answer.snapshots.problem:
+        why = answer.snapshots.problem
+        OUT.print(f"no snapshot file can be written: {why}", markup=False)
     served = served_tables(answer, directory)
     for table in answer.tables:
         OUT.print()
-        _table(table, directory, is_served=table.table in served)
+        snapshots = answer.snapshots if answer.HasField("snapshots") else None
+        _table(table, directory, is_served=table.table in served, snapshots=snapshots)
 
 
 def _gateways(gateways: Sequence[GatewayStatus]) -> Table:
@@ -261,7 +266,7 @@ def _dropped(table: TableStatus) -> list[tuple[str, int]]:
     ]
 
 
-def _table(table: TableStatus, directory: Directory, *, is_served: bool) -> None:
+def _table(table: TableStatus, directory: Directory, *, is_served: bool, snapshots: SnapshotsStatus | None) -> None:
     state = "[green]serving[/green]" if is_served else f"[yellow]not serving[/yellow]{_unserved_state(table)}"
     OUT.print(f"[bold]{table.table}[/bold] {state}", end="")
     if table.manifest.generation:
@@ -286,10 +291,26 @@ def _table(table: TableStatus, directory: Directory, *, is_served: bool) -> None
     if table.restore_rows_per_second:
         left_s = table.restore_seconds_left
         OUT.print(f"  restoring {table.restore_rows_per_second:,.0f} rows/s, about {left_s:.0f} s left")
+    for file in () if snapshots is None else snapshots.useless:
+        if file.table == table.table:
+            text = f"  snapshot file {file.file} of partition {file.partition} is of no use: {file.problem}"
+            OUT.print(text, markup=False)
+    files = None if snapshots is None else _files(table, snapshots)
     if directory.own_id and partition_count(table):
-        print_table(_all_partitions(table, directory))
+        print_table(_all_partitions(table, directory, files))
     elif table.partitions:
-        print_table(_own_partitions(table))
+        print_table(_own_partitions(table, files))
+
+
+def _files(table: TableStatus, snapshots: SnapshotsStatus) -> dict[int, str]:
+    """Return what is known of the newest snapshot file of each partition that this gateway is to write."""
+    files = {}
+    for each in snapshots.files:
+        if each.table == table.table:
+            age_s = max(0.0, time.time() - each.write_time.ToMilliseconds() / 1_000)
+            is_there = each.HasField("write_time")
+            files[each.partition] = f"{age_s:,.0f} s ago, at {each.next_offset}" if is_there else "none yet"
+    return files
 
 
 def _unserved_state(table: TableStatus) -> str:
@@ -309,16 +330,21 @@ def _name(value: str, prefix: str) -> str:
     return value.removeprefix(prefix).lower().replace("_", " ")
 
 
-def _own_partitions(table: TableStatus) -> Table:
-    shown = columns((), ("partition",), ("state",), ("next offset", "end offset", "lag", "staleness"))
+def _own_partitions(table: TableStatus, files: Mapping[int, str] | None) -> Table:
+    shown = columns((), ("partition",), ("state",), _progress_columns(files))
     for partition in table.partitions:
-        shown.add_row(str(partition.partition), *_progress(partition))
+        number = partition.partition
+        shown.add_row(str(number), *_progress(partition), *(() if files is None else (files.get(number, ""),)))
     return shown
 
 
-def _all_partitions(table: TableStatus, directory: Directory) -> Table:
+def _progress_columns(files: Mapping[int, str] | None) -> Sequence[str]:
+    return ("next offset", "end offset", "lag", "staleness", *(() if files is None else ("snapshot file",)))
+
+
+def _all_partitions(table: TableStatus, directory: Directory, files: Mapping[int, str] | None) -> Table:
     """Return all partitions of a table and the gateways that have them; the progress of those on this gateway."""
-    right = ("next offset", "end offset", "lag", "staleness")
+    right = _progress_columns(files)
     shown = columns((), ("partition",), ("owner", "standby", "coming", "here"), right)
     local = {partition.partition: partition for partition in table.partitions}
     coming = _coming(table.table, directory)
@@ -326,7 +352,8 @@ def _all_partitions(table: TableStatus, directory: Directory) -> Table:
         names = [peer.gateway_id for peer in directory.replicas(table.table, Partition(number))]
         owner = names[0] if names else "[red]none[/red]"
         progress = _progress(local[number]) if number in local else ("", "", "", "", "")
-        shown.add_row(str(number), owner, ", ".join(names[1:]), ", ".join(coming.get(number, ())), *progress)
+        file = () if files is None else (files.get(number, ""),)
+        shown.add_row(str(number), owner, ", ".join(names[1:]), ", ".join(coming.get(number, ())), *progress, *file)
     return shown
 
 

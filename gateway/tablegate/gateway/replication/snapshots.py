@@ -25,6 +25,7 @@ from tablegate.internal.v1.transfer_pb2 import TransferRequest
 LISTED_S = 60.0  # a list is good for so long: partitions of a table come one after the other
 AWAY_MAX = 3  # files in a row that did not come: with thousands of them, each would be waited for
 AWAY_S = 60.0  # then for so long none is used
+PROBLEMS_MAX = 100  # that are told
 LIST_MAX_S = 10.0  # longest wait for a list; the changelog is there anyway
 
 _logger = logging.getLogger("tablegate.gateway.replication")
@@ -39,8 +40,29 @@ class SnapshotSource(Protocol):
     def read(self, snapshot: SnapshotName, request: TransferRequest) -> IncomingParts:
         """Begin to read one."""
 
-    def note(self, *, was_away: bool) -> None:
-        """Record how the reading of one has ended: they may all be away, of each partition and table."""
+    def note(self, snapshot: SnapshotName, *, problem: str = "", was_away: bool = False) -> None:
+        """Record how the reading of one has ended, and why it was of no use: they may all be away, of each table."""
+
+
+class SnapshotProblems:
+    """Of each partition the snapshot file that was read last and was of no use. The replicator's thread."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, Partition], tuple[SnapshotName, str]] = {}
+
+    def note(self, snapshot: SnapshotName, problem: str) -> None:
+        """Record why a file was of no use; "": it was of use, and so one of before counts no more."""
+        key = snapshot.folder.partition("/")[0], snapshot.partition
+        known = self._of.get(key)
+        if problem:
+            self._of[key] = snapshot, problem
+        elif known is not None and known[0].time_ms <= snapshot.time_ms:
+            del self._of[key]
+
+    def numbers(self) -> list[tuple[str, int, int, str, str]]:
+        """Return them, the newest first: table, partition, milliseconds since 1970, the file's name, what is wrong."""
+        found = sorted(self._of.items(), key=lambda each: each[1][0].time_ms, reverse=True)[:PROBLEMS_MAX]
+        return [(table, number, one.time_ms, one.file.name, why) for (table, number), (one, why) in found]
 
 
 class _List:
@@ -71,7 +93,15 @@ class _List:
 class FileSnapshots(SnapshotSource):
     """The snapshot files of a directory or an object store."""
 
-    def __init__(self, files: SnapshotFiles, clock: Clock, *, list_max_s: float = LIST_MAX_S) -> None:
+    def __init__(
+        self,
+        files: SnapshotFiles,
+        clock: Clock,
+        *,
+        problems: SnapshotProblems | None = None,
+        list_max_s: float = LIST_MAX_S,
+    ) -> None:
+        self._problems = SnapshotProblems() if problems is None else problems
         self._files = files
         self._clock = clock
         self._list_max_s = list_max_s
@@ -101,7 +131,8 @@ class FileSnapshots(SnapshotSource):
         return FileParts(self._files, snapshot, request)
 
     @override
-    def note(self, *, was_away: bool) -> None:
+    def note(self, snapshot: SnapshotName, *, problem: str = "", was_away: bool = False) -> None:
+        self._problems.note(snapshot, problem)
         self._away = self._away + 1 if was_away else 0
         if self._away >= AWAY_MAX:
             self._away = 0

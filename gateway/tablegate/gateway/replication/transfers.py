@@ -344,7 +344,7 @@ class Transfers:
                         self._note_asked(partition, older)
                 self.failed.add(partition)
                 self.stop(partition)
-                self._count("failed", transfer, was_away=isinstance(error, OriginAway))
+                self._count("failed", transfer, problem=str(error), was_away=isinstance(error, OriginAway))
                 continue
             if transfer.last is not None:
                 assert transfer.first is not None
@@ -362,7 +362,7 @@ class Transfers:
                 end = place_at(transfer.last.lineage, transfer.last.next_offset)
                 self.ended[partition] = Transferred(first, end, transfer.repairs)
 
-    def _count(self, result: str, transfer: _Transfer, *, was_away: bool = False) -> None:
+    def _count(self, result: str, transfer: _Transfer, *, problem: str = "", was_away: bool = False) -> None:
         name, measures = self._table.name, self._measures
         if isinstance(transfer.origin, Holder):
             measures.transfers[name, "in", result] += 1
@@ -371,7 +371,7 @@ class Transfers:
             measures.snapshots[name, "read", result] += 1
             measures.snapshot_rows[name, "read"] += transfer.rows
             assert self._snapshots is not None, "it has found the file"
-            self._snapshots.note(was_away=was_away)
+            self._snapshots.note(transfer.origin, problem=problem, was_away=was_away)
 
     def stop(self, partition: Partition) -> bool:
         """Want no more of a partition; return whether there may be rows of it."""

@@ -66,11 +66,12 @@ def status_methods(
     *,
     is_late: Callable[[], bool] = lambda: False,
     subscriptions: Subscriptions | None = None,
+    snapshots: Callable[[], GetStatusResponse] | None = None,
 ) -> Methods:
     """Return GetStatus, answered with the bytes that the replicator left in `store`.
 
-    With `is_late` they are old, and the answer says so. `subscriptions`: what it says of streams. That, and how far
-    jobs have come, is for who asks for it.
+    With `is_late` they are old, and the answer says so. `subscriptions`, `snapshots`: what it says of streams and of
+    snapshot files. These, and how far jobs have come, are for who asks for it.
     """
 
     def get_status(data: bytes, _call: Call) -> Answer:
@@ -85,6 +86,8 @@ def status_methods(
             raise StoreAway from error
         if is_late():
             status += _REPLICATOR_HANGS
+        if request.with_snapshots and snapshots is not None:
+            status += snapshots().SerializeToString()
         return with_subscriptions(status) if request.with_subscriptions and subscriptions is not None else status
 
     async def with_subscriptions(status: bytes) -> bytes:

@@ -107,7 +107,10 @@ def process_metrics(processes: Sequence[Numbers]) -> Iterator[Metric]:
     yield _counter("process_cpu_seconds", "CPU that the process has used.", ["process"], _each(processes, "cpu_s"))
     about = "When the newest snapshot file was written, in Unix time; of partitions that this gateway is to write."
     times = [
-        ([table, partition], at) for each in processes for table, partition, at in each.get("snapshot_times_s", ())
+        ([table, str(partition)], time_ms / 1_000)
+        for each in processes
+        for table, partition, time_ms, _ in each.get("snapshot_files", ())
+        if time_ms
     ]
     yield _gauge("snapshot_time_seconds", about, ["table", "partition"], times)
     about = "1 while snapshot files can be written, 0 since they could not; nothing where the gateway writes none."
@@ -115,7 +118,7 @@ def process_metrics(processes: Sequence[Numbers]) -> Iterator[Metric]:
         "snapshots_writable",
         about,
         [],
-        [([], each["snapshots_work"]) for each in processes if "snapshots_work" in each],
+        [([], int(not each["snapshots_problem"])) for each in processes if "snapshots_problem" in each],
     )
     for name, about, key in (
         ("resident_memory_bytes", "Memory of the process, shared pages too.", "memory_bytes"),

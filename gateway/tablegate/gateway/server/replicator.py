@@ -28,7 +28,7 @@ from tablegate.gateway.kafka.client import KafkaEnds, KafkaLog
 from tablegate.gateway.kafka.fresh_options import FreshOptions
 from tablegate.gateway.kafka.log import LogUnavailable, SystemClock
 from tablegate.gateway.replication.replicator import FULL_RETRY_S, Replicator
-from tablegate.gateway.replication.snapshots import FileSnapshots
+from tablegate.gateway.replication.snapshots import FileSnapshots, SnapshotProblems
 from tablegate.gateway.replication.transfers import TransferClient
 from tablegate.gateway.server.child import (
     FAILED,
@@ -73,6 +73,7 @@ class ReplicatorConfig:
     membership: Membership | None = None  # None: the gateway stands alone
     transfers: TransferClient | None = None  # None: no other gateway is asked for rows
     snapshots: SnapshotFiles | None = None  # None: there are no snapshot files
+    snapshot_problems: SnapshotProblems = field(default_factory=SnapshotProblems)
 
 
 def run_replicator(
@@ -164,7 +165,9 @@ def _follow(
             tables_topic=config.tables_topic,
             membership=config.membership,
             transfers=config.transfers,
-            snapshots=None if config.snapshots is None else FileSnapshots(config.snapshots, SystemClock()),
+            snapshots=None
+            if config.snapshots is None
+            else FileSnapshots(config.snapshots, SystemClock(), problems=config.snapshot_problems),
             start_id=secrets.randbits(64),
             publish=notifying.publish,
             measures=measures,
@@ -182,7 +185,7 @@ def _follow(
         log.close()
 
 
-def _beat(config: ChildConfig, measures: Measures) -> Callable[[], None]:
+def _beat(config: ChildConfig, measures: Measures, problems: SnapshotProblems) -> Callable[[], None]:
     """Return what tells the parent and the workers, now and then, that this process lives, and what it uses and did."""
     beats, file = Beats(config.hang_limit_s / BEATS_PER_LIMIT), ProcessFile.of(config)
     measures.add(file.before())
@@ -195,7 +198,7 @@ def _beat(config: ChildConfig, measures: Measures) -> Callable[[], None]:
         now_s = time.monotonic()
         if now_s >= written_s + PROCESS_FILE_EVERY_S:
             written_s = now_s
-            file.write(measures.numbers())
+            file.write({**measures.numbers(), "snapshot_problems": problems.numbers()})
             log_settings.refresh()
 
     return beat
@@ -236,7 +239,7 @@ def replicator_main(config: ChildConfig) -> None:
             replicator_config,
             on_open=lambda: send_event(STORE_OPENED),
             notify=workers.publish,
-            beat=_beat(config, measures),
+            beat=_beat(config, measures, replicator_config.snapshot_problems),
             measures=measures,
         )
     except (StoreUnavailable, LogUnavailable) as error:

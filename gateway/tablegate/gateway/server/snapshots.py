@@ -26,7 +26,7 @@ from tablegate.gateway.cluster.membership import own_id
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.tokens import TokenSigner
-from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.query.errors import PartitionUnavailable
 from tablegate.gateway.query.serving import NowMs, TableAccess, wall_clock_ms
 from tablegate.gateway.server.child import PROCESS_FILE_EVERY_S, ChildConfig, Numbers, ProcessFile
@@ -61,11 +61,23 @@ class _Due(NamedTuple):
     request: TransferRequest
 
 
+class Newest(NamedTuple):
+    """The newest snapshot file of a partition: when it was written, 0 where there is none, and from where on it lacks
+    changes.
+    """
+
+    time_ms: int
+    next_offset: Offset
+
+
+_NONE = Newest(0, Offset(0))
+
+
 class SnapshotWriter:
     """Writes snapshot files of what `store` has, in rounds. One thread.
 
-    `times_ms`: when the newest was written, by table and partition, of those that are this gateway's to write.
-    `is_failing`: since files could not be read or written last. `draw`: gives so many random bits.
+    `newest`: the newest file by table and partition, of those that are this gateway's to write. `problem`: why files
+    cannot be read or written since, "" where they can. `draw`: gives so many random bits.
     """
 
     def __init__(
@@ -82,8 +94,8 @@ class SnapshotWriter:
         measures: Measures | None = None,
         draw: Callable[[int], int] = secrets.randbits,
     ) -> None:
-        self.times_ms: dict[tuple[str, Partition], int] = {}
-        self.is_failing = False
+        self.newest: dict[tuple[str, Partition], Newest] = {}
+        self.problem = ""
         self._catalogue = catalogue
         self._files = files
         self._every_ms = round(every_s * 1_000)
@@ -95,7 +107,7 @@ class SnapshotWriter:
         self._measures = Measures() if measures is None else measures
         self._draw = draw
         self._directory = Directory()
-        self._newest_ms: dict[str, dict[Partition, int]] = {}  # by folder, as listed last
+        self._listed: dict[str, dict[Partition, Newest]] = {}  # by folder, as listed last
         self._failed_ms: dict[tuple[str, Partition], int] = {}  # those alone that were not written since
         self._retry_at_ms = 0
         self._keeps_old = False
@@ -111,6 +123,9 @@ class SnapshotWriter:
             # One that can never be written, as it is too long for the disk, comes after those that can, of any table.
             for folder, due in sorted(self._due(store).items(), key=lambda of: min(each[:2] for each in of[1])):
                 self._list(folder)
+                for each in due:
+                    partition = Partition(each.request.partition)
+                    self.newest[each.request.table, partition] = self._newest_of(folder, partition)
                 yield
                 is_tidy = False
                 for each in sorted(due, key=lambda each: each[:2]):
@@ -122,13 +137,13 @@ class SnapshotWriter:
             self._note_files_work()
         except FilesUnavailable as error:
             self._retry_at_ms = self._now_ms() + round(RETRY_S * 1_000)
-            if not self.is_failing:
-                self.is_failing = True
+            if not self.problem:
                 _logger.warning("no snapshot file is written: %s; it is tried again", error)
+            self.problem = str(error) or type(error).__name__
 
     def _note_files_work(self) -> None:
-        if self.is_failing:
-            self.is_failing = False
+        if self.problem:
+            self.problem = ""
             _logger.info("snapshot files are written again")
 
     # What is to be written.
@@ -136,22 +151,25 @@ class SnapshotWriter:
     def _due(self, store: StoreReader) -> Mapping[str, Sequence[_Due]]:
         """Return what is due by what is known of the files, by folder."""
         found: dict[str, list[_Due]] = {}
-        times_ms: dict[tuple[str, Partition], int] = {}
+        newest: dict[tuple[str, Partition], Newest] = {}
         for request, access in self._own(store):
             folder, partition = folder_of(request), Partition(request.partition)
-            time_ms = self._newest_ms.get(folder, {}).get(partition, 0)
-            if time_ms:
-                times_ms[request.table, partition] = time_ms
+            of_this = self._newest_of(folder, partition)
+            if folder in self._listed:  # else nothing is known yet
+                newest[request.table, partition] = of_this
             if self._is_due(folder, partition):
                 failed_ms = self._failed_ms.get((request.table, partition), 0)
-                found.setdefault(folder, []).append(_Due(failed_ms, time_ms, access, request))
-        self.times_ms = times_ms
+                found.setdefault(folder, []).append(_Due(failed_ms, of_this.time_ms, access, request))
+        self.newest = newest
         return found
 
     def _is_due(self, folder: str, partition: Partition) -> bool:
-        now_ms, time_ms = self._now_ms(), self._newest_ms.get(folder, {}).get(partition, 0)
+        now_ms, time_ms = self._now_ms(), self._newest_of(folder, partition).time_ms
         # The clock of who wrote it may have been wrong, and that time be years away.
         return not now_ms - self._every_ms < time_ms <= now_ms + self._every_ms
+
+    def _newest_of(self, folder: str, partition: Partition) -> Newest:
+        return self._listed.get(folder, {}).get(partition, _NONE)
 
     def _own(self, store: StoreReader) -> Iterator[tuple[TransferRequest, TableAccess]]:
         """Yield the partitions that are this gateway's to write."""
@@ -190,11 +208,12 @@ class SnapshotWriter:
 
     def _list(self, folder: str) -> None:
         """Remember the newest file of each partition in a folder."""
-        newest_ms: dict[Partition, int] = {}
+        newest: dict[Partition, Newest] = {}
         for each in snapshots_of(self._files.list(folder)):
             if each.folder == folder:
-                newest_ms[each.partition] = max(each.time_ms, newest_ms.get(each.partition, 0))
-        self._newest_ms[folder] = newest_ms
+                one = Newest(each.time_ms, each.next_offset)
+                newest[each.partition] = max(one, newest.get(each.partition, _NONE))
+        self._listed[folder] = newest
 
     # Writing and removing.
 
@@ -233,8 +252,8 @@ class SnapshotWriter:
             if result:  # else it is to stop
                 self._measures.snapshots[request.table, "written", result] += 1
             self._measures.snapshot_rows[request.table, "written"] += outgoing.rows
-        self._newest_ms.setdefault(folder_of(request), {})[partition] = time_ms
-        self.times_ms[request.table, partition] = time_ms
+        newest = Newest(time_ms, next_offset)
+        self._listed.setdefault(folder_of(request), {})[partition] = self.newest[request.table, partition] = newest
         _logger.info(
             'table "%s": a snapshot file of partition %d is written',
             request.table,
@@ -334,6 +353,8 @@ def write_paced(work: Iterator[None], stop: threading.Event, beat: Callable[[], 
 
 
 def numbers_of(writer: SnapshotWriter) -> Numbers:
-    """Return what a process file says of a writer; of times: table, partition, seconds since 1970."""
-    times_s = [(table, str(partition), time_ms / 1_000) for (table, partition), time_ms in writer.times_ms.items()]
-    return {"snapshot_times_s": times_s, "snapshots_work": int(not writer.is_failing)}
+    """Return what a process file says of a writer; of files: table, partition, milliseconds since 1970, next offset."""
+    return {
+        "snapshot_files": [(table, partition, *newest) for (table, partition), newest in writer.newest.items()],
+        "snapshots_problem": writer.problem,
+    }

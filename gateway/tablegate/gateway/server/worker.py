@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 
 from typing_extensions import override
@@ -59,6 +60,7 @@ from tablegate.gateway.server.health import Health, ReplicatorBeat, live_tables
 from tablegate.gateway.server.metadata import history_methods, metadata_methods, reflection_methods, status_methods
 from tablegate.gateway.server.metrics import PATH as METRICS_PATH
 from tablegate.gateway.server.metrics import Metrics
+from tablegate.gateway.server.snapshot_status import snapshots_status
 from tablegate.gateway.server.subscriptions import Subscriptions
 from tablegate.gateway.server.transfers import transfer_methods
 from tablegate.gateway.server.worker_pipe import WorkerEnd
@@ -117,7 +119,14 @@ class _Worker:
         subscriptions = Subscriptions(streams, self._store, process_file)
         own_methods = {
             **self._health.methods(),
-            **status_methods(self._store, is_late=lambda: self._beat.is_late, subscriptions=subscriptions),
+            **status_methods(
+                self._store,
+                is_late=lambda: self._beat.is_late,
+                subscriptions=subscriptions,
+                snapshots=None
+                if config.snapshots is None
+                else partial(snapshots_status, process_file, config.snapshots),
+            ),
             **metadata_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
         }
         history = history_methods(catalogue, self._store, signer, self._notifier, router=self._router)
