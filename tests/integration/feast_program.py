@@ -83,7 +83,17 @@ def written() -> Any:
     STORE.write_to_online_store("ratings", rows)
 
 
+def kinds_of(kind: PrimitiveFeastType) -> list[str]:
+    """Return of what kind the values of a view are, once its feature is declared as of a type."""
+    STORE.apply([view_of("retyped", {"rating_count": kind}, tags={"tablegate_table": "ratings"})])
+    answer = STORE.get_online_features(features=["retyped:rating_count"], entity_rows=[{"movie_id": 2}] * 2)
+    names = list(answer.proto.metadata.feature_names.val)
+    values = answer.proto.results[names.index("rating_count")].values
+    return [str(value.WhichOneof("val")) for value in values]
+
+
 FOUND = {
+    "retyped": [kinds_of(kind) for kind in (Int32, Int64, Int32)],
     "ratings": asked([f"ratings:{name}" for name in FEATURES], [3, 1, 77, 3]),
     "tagged": asked(["tagged:rating_count", "tagged:average_rating"], [2]),
     "many": asked(["ratings:rating_count"], list(range(600))),

@@ -52,6 +52,10 @@ def test_a_tag_names_the_table_of_a_view(found: dict[str, Any]) -> None:
     assert found["tagged"]["average_rating"] == [5.0]
 
 
+def test_a_view_that_is_declared_anew_has_the_new_types(found: dict[str, Any]) -> None:
+    assert found["retyped"] == [["int32_val"] * 2, ["int64_val"] * 2, ["int32_val"] * 2]
+
+
 def test_more_keys_than_one_batch_get_takes(found: dict[str, Any]) -> None:
     assert found["many"]["rating_count"] == [found["counts"].get(movie) for movie in range(600)]
 

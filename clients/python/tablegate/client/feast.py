@@ -30,11 +30,12 @@ from itertools import islice
 from typing import Any, Literal
 
 import grpc
-from feast import Entity, FeatureView, RepoConfig, ValueType
+from feast import Entity, FeatureView, Field, RepoConfig, ValueType
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.repo_config import FeastConfigBaseModel
+from feast.types import FeastType
 from google.protobuf.message import Message
 
 from tablegate.client.connection import connection_of
@@ -73,6 +74,7 @@ class TablegateOnlineStore(OnlineStore):  # type: ignore[misc] # mypy has no Fea
         self._process = 0
         self._channel: grpc.Channel | None = None
         self._queries: dict[str, TableQueries] = {}
+        self._views: dict[tuple[str, str], _View] = {}  # by the names of table and view
 
     def online_read(
         self,
@@ -84,9 +86,10 @@ class TablegateOnlineStore(OnlineStore):  # type: ignore[misc] # mypy has no Fea
         """Return time and features of each key, None and None where there is no row; raise `QueryError`."""
         options: TablegateOnlineStoreConfig = config.online_store
         queries, channel = self._bound(options, table.tags.get(TABLE_TAG) or table.name)
-        wanted = [one for one in table.features if requested_features is None or one.name in requested_features]
-        features = {one.name: _getter(queries, table.name, one.name, one.dtype.to_value_type()) for one in wanted}
-        time_column = _time_column(queries, table)
+        view = self._view(queries, table.name)
+        wanted = None if requested_features is None else frozenset(requested_features)
+        features = {one.name: view.getter(one) for one in table.features if wanted is None or one.name in wanted}
+        time_column = view.time_column(table)
         keys = iter([_key_row(queries, table.name, key) for key in entity_keys])
         found: list[_Read] = []
         while part := list(islice(keys, queries.keys_max)):
@@ -155,6 +158,44 @@ class TablegateOnlineStore(OnlineStore):  # type: ignore[misc] # mypy has no Fea
                 self._queries[name] = queries
             return queries, self._channel
 
+    def _view(self, queries: TableQueries, name: str) -> "_View":
+        key = queries.table, name
+        view = self._views.get(key)
+        if view is None:  # two threads may make it at once: either is good
+            view = self._views[key] = _View(queries, name)
+        return view
+
+
+class _View:
+    """How rows of a table become features of a feature view: found out once for each type that one is declared as.
+
+    Feast makes a view anew now and then, and it may have been applied with other types: so no view is remembered, but
+    what its features and its time are called and declared as.
+    """
+
+    def __init__(self, queries: TableQueries, name: str) -> None:
+        self._queries = queries
+        self._name = name
+        self._getters: dict[tuple[str, FeastType], _Get] = {}
+        self._time_columns: dict[str, str] = {}
+
+    def getter(self, feature: Field) -> _Get:
+        """Return the function from a row to a feature's value; raise `QueryError` where its column has another type."""
+        declared = feature.name, feature.dtype
+        getter = self._getters.get(declared)
+        if getter is None:
+            kind = feature.dtype.to_value_type()
+            getter = self._getters[declared] = _getter(self._queries, self._name, feature.name, kind)
+        return getter
+
+    def time_column(self, view: FeatureView) -> str:
+        """Return the column of the view's time; "" where the row has none of that name."""
+        name = getattr(getattr(view, "batch_source", None), "timestamp_field", "")
+        column = self._time_columns.get(name)
+        if column is None:
+            column = self._time_columns[name] = _time_column(self._queries, name)
+        return column
+
 
 def _key_row(queries: TableQueries, view: str, key: EntityKey) -> Message:
     """Return a row with the columns of a key; raise `QueryError`."""
@@ -184,9 +225,8 @@ def _key_row(queries: TableQueries, view: str, key: EntityKey) -> Message:
     return row  # type: ignore[no-any-return]
 
 
-def _time_column(queries: TableQueries, view: FeatureView) -> str:
-    """Return the column of the view's time; "" where the row has none of that name."""
-    name = getattr(getattr(view, "batch_source", None), "timestamp_field", "")
+def _time_column(queries: TableQueries, name: str) -> str:
+    """Return the column that a view calls its timestamp; "" where the row has none of that name."""
     described: Any = queries.row_class.DESCRIPTOR.fields_by_name.get(name)
     is_time = described is not None and not described.is_repeated and described.message_type is not None
     return name if is_time and described.message_type.full_name == _TIMESTAMP else ""
