@@ -9,6 +9,7 @@ from urllib.request import urlopen
 import pytest
 
 from tablegate.examples.demo.kafka import Broker
+from tablegate.gateway.cli.connecting import Gateway
 from tablegate.gateway.replication.transfers import OFFSETS_MIN
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
@@ -72,4 +73,8 @@ def test_a_lost_store_is_restored_from_snapshot_files(broker: Broker, tmp_path: 
         assert sum(line["rows"] for line in came) >= PARTITIONS * OFFSETS_MIN
         assert gateway.rows() == changelog.rows
         soon(lambda: "tablegate_snapshot_time_seconds{" in metrics(gateway), "metrics say how old the newest is")
+        with Gateway(gateway.address()) as asked:
+            files = asked.status(with_snapshots=True).snapshots.files
+        assert [(each.partition, each.HasField("write_time")) for each in files] == [(0, True), (1, True)]
+        assert all(each.next_offset >= OFFSETS_MIN for each in files)
         assert 'tablegate_snapshots_total{direction="read",result="done",table="ratings"} 2.0' in metrics(gateway)
