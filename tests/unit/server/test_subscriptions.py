@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from tablegate.gateway.query.subscribe.cursor import ChangePosition
 from tablegate.gateway.query.subscribe.open_streams import OpenStream, OpenStreams, Sent
 from tablegate.gateway.server.child import ProcessFile
 from tablegate.gateway.server.metadata import STATUS_SERVICE, status_methods
+from tablegate.gateway.server.metrics import process_metrics
 from tablegate.gateway.server.subscriptions import STREAMS_MAX, Subscriptions
 from tablegate.v1.status_pb2 import GetStatusRequest, GetStatusResponse
 from tests.kit.store.memory import MemoryStore
@@ -22,12 +24,18 @@ from tests.kit.table.filled import LocalCall, now_ms, rating, ratings_table
 class _Stream(OpenStream):
     """A stream that was sent all before an offset."""
 
-    def __init__(self, path: str, store_id: StoreId, offset: int, *, is_part: bool = False) -> None:
+    def __init__(
+        self, path: str, store_id: StoreId, offset: int, *, is_part: bool = False, behind_s: float | None = None
+    ) -> None:
         self.path, self.is_part, self.opened_s = path, is_part, 0.0
+        self._since_s = behind_s
         self._sent = Sent(store_id, {Partition(0): ChangePosition(Offset(offset))}, is_filling=False)
 
     def sent(self) -> Sent:
         return self._sent
+
+    def behind_since_s(self) -> float | None:
+        return None if self._since_s is None else time.monotonic() - self._since_s
 
 
 class _Workers:
@@ -76,9 +84,29 @@ def workers(tmp_path: Path) -> Iterator[_Workers]:
 
 def test_nothing_is_counted_until_somebody_asks(workers: _Workers) -> None:
     with workers.open(1, "/a.B/Subscribe", 5):
-        assert workers.answers[1].numbers() == {}
+        assert workers.answers[1].numbers().keys() == {"streams_behind"}
         workers.ask()
         assert len(workers.answers[1].numbers()["subscriptions"]) == 1
+
+
+def test_streams_of_all_workers_that_are_behind_are_counted(workers: _Workers) -> None:
+    def gauges() -> tuple[float, float]:
+        for worker in range(2):
+            workers.publish(worker)
+        metrics = {metric.name: metric for metric in process_metrics(workers.files[0].all())}
+        names = ("tablegate_streams_behind", "tablegate_stream_behind_seconds")
+        count, longest_s = (metrics[name].samples[0].value for name in names)
+        return count, longest_s
+
+    with ExitStack() as stack:
+        assert gauges() == (0, 0)
+        for worker, behind_s in ((0, None), (0, 0.0), (0, 70.0), (1, 50.0)):
+            stream = _Stream("/a.B/Subscribe", workers.table.store_id, 5, behind_s=behind_s)
+            stack.enter_context(workers.streams[worker].hold(stream))
+        count, longest_s = gauges()
+        assert count == 2
+        assert longest_s == pytest.approx(70, abs=1)
+    assert gauges() == (0, 0)
 
 
 def test_streams_of_all_workers_are_answered_for(workers: _Workers) -> None:

@@ -100,6 +100,11 @@ def process_metrics(processes: Sequence[Numbers]) -> Iterator[Metric]:
         yield _counter(counts.name, counts.about, counts.labels, counts.items())
     for name, about in (("streams", "Streams that are open."), ("connections", "Connections that clients have.")):
         yield _gauge(name, about, [], [([], sum(numbers.get(name, 0) for numbers in processes))])
+    behind = [each["streams_behind"] for each in processes if "streams_behind" in each]
+    about = "Subscribe streams that have not been sent all changes for a second or longer."
+    yield _gauge("streams_behind", about, [], [([], sum(count for count, _ in behind))])
+    about = "For how long the stream that is behind the longest has not been sent all changes; 0 while none is behind."
+    yield _gauge("stream_behind_seconds", about, [], [([], max((longest_s for _, longest_s in behind), default=0.0))])
     about = "Bytes that the process holds for the clients of its connections."
     yield _gauge("process_kept_bytes", about, ["process"], (kept := _each(processes, "kept_bytes")))
     about = "The most that it may hold: clients are refused from three quarters on, and lose connections at the end."

@@ -56,8 +56,9 @@ class Subscriptions:
         self._wait_s = wait_s
 
     def numbers(self) -> Numbers:
-        """Return what is to stand in this worker's file: nothing, while nobody asks."""
-        return {_KEY: self._own()} if self._file.is_wanted(_KEY, within_s=WANTED_S) else {}
+        """Return what is to stand in this worker's file: how long streams are behind; the rest while somebody asks."""
+        asked = {_KEY: self._own()} if self._file.is_wanted(_KEY, within_s=WANTED_S) else {}
+        return {"streams_behind": self._streams.behind(time.monotonic()), **asked}
 
     async def status(self) -> GetStatusResponse:
         """Return what the status says of the streams of all workers."""

@@ -1,6 +1,7 @@
 """How far behind its store a Subscribe stream is, by what it was sent."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -21,10 +22,10 @@ PATH = "/examples.ratings.v1.RatingsService/SubscribeRatings"
 class _World:
     """A gateway that stands alone, over the ratings table."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: QueryLimits | None = None) -> None:
         self.store, self.notifier, self.streams = MemoryStore(), Notifier(), OpenStreams()
         self.table = ratings_table(self.store, 3)
-        limits = QueryLimits(message_rows_max=10)
+        limits = limits or QueryLimits(message_rows_max=10)
         methods = query_methods(catalogue_of(), self.store, SIGNER, self.notifier, limits=limits, streams=self.streams)
         self._method = methods[PATH]
 
@@ -35,6 +36,14 @@ class _World:
         request = query.request_class(**fields)
         handled: Any = self._method.handler(request.SerializeToString(), LocalCall(None))
         return _parsed(handled, query.response_class)
+
+    def behind_in(self, seconds: float) -> tuple[int, float]:
+        """Return how many streams are behind when so many seconds have passed, and how long the longest then has been.
+
+        In whole seconds.
+        """
+        count, longest_s = self.streams.behind(time.monotonic() + seconds)
+        return count, round(longest_s)
 
     def lags(self) -> list[StreamLag]:
         """Return those of all streams."""
@@ -55,6 +64,14 @@ async def _parsed(messages: Any, response_class: Any) -> AsyncGenerator[Any, Non
 
 async def _until_current(stream: AsyncGenerator[Any, None]) -> None:
     async for message in stream:
+        if message.progress.phase == SUBSCRIBE_PHASE_CURRENT:
+            return
+
+
+async def _changes_until_current(stream: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    async for message in stream:
+        for change in message.changes:
+            yield change
         if message.progress.phase == SUBSCRIBE_PHASE_CURRENT:
             return
 
@@ -136,5 +153,64 @@ def test_a_stream_of_one_key_is_behind_in_its_partition_alone() -> None:
             assert world.lag()[4:] == (0, 0)
             world.table.put([rating(7)])
             assert world.lag().records == 1
+
+    asyncio.run(talk())
+
+
+def test_a_stream_is_behind_since_the_oldest_change_it_was_not_sent() -> None:
+    async def talk() -> None:
+        world = _World()
+        world.table.put(map(rating, range(60)))
+        async with aclosing(world.subscribe()) as stream:
+            await anext(stream)
+            await anext(stream)
+            assert world.behind_in(1_000) == (0, 0), "its rows are still to come"
+            await _until_current(stream)
+            assert world.behind_in(1_000) == (0, 0)
+            world.table.put([rating(7, count=2)])
+            world.notifier.notify()
+            assert world.behind_in(0.1) == (0, 0), "it is on its way"
+            first = world.streams.behind(1_000.0 + time.monotonic())
+            world.table.put([rating(7, count=3)])
+            world.notifier.notify()
+            assert world.behind_in(1_000) == (1, 1_000)
+            assert world.streams.behind(1_000.0 + time.monotonic()) > first
+            await _until_current(stream)
+            await _until_current(stream)
+            assert world.behind_in(1_000) == (0, 0)
+
+    asyncio.run(talk())
+
+
+def test_a_stream_that_was_evicted_is_behind_until_it_has_all() -> None:
+    async def talk() -> None:
+        world = _World(QueryLimits(message_rows_max=10, subscriber_bytes_max=300, publish_flush_s=0))
+        async with aclosing(world.subscribe()) as stream:
+            await _until_current(stream)
+            for number in range(40):
+                world.table.put([rating(number)])
+                world.notifier.notify()
+            assert world.behind_in(1_000) == (1, 1_000)
+            rows = [change async for change in _changes_until_current(stream)]
+            assert len(rows) == 40, "none was dropped with its queue"
+            assert world.behind_in(1_000) == (0, 0)
+
+    asyncio.run(talk())
+
+
+def test_a_stream_that_resumes_is_behind_until_it_has_all() -> None:
+    async def talk() -> None:
+        world = _World()
+        async with aclosing(world.subscribe()) as stream:
+            async for message in stream:
+                if message.progress.phase == SUBSCRIBE_PHASE_CURRENT:
+                    token = message.progress.resume_token
+                    break
+        world.table.put(map(rating, range(40)))
+        async with aclosing(world.subscribe(subscribe_options={"resume_token": token})) as stream:
+            await anext(stream)
+            assert world.behind_in(1_000) == (1, 1_000)
+            await _until_current(stream)
+            assert world.behind_in(1_000) == (0, 0)
 
     asyncio.run(talk())

@@ -95,6 +95,7 @@ class Subscriber:
     __slots__ = (
         "_bytes",
         "_bytes_max",
+        "_evicted_since_s",
         "_messages",
         "_offer",
         "_queued",
@@ -117,6 +118,13 @@ class Subscriber:
         self._queued = queued
         self._waiting: asyncio.Future[None] | None = None
         self._offer: Offer | None = None
+        self._evicted_since_s = 0.0
+
+    def behind_since_s(self) -> float | None:
+        """Return since when (of the monotonic clock) it has not got all that there was for it; None: it has."""
+        if self.is_evicted:
+            return self._evicted_since_s
+        return self._messages[0].made_s if self._messages else None
 
     @property
     def has_messages(self) -> bool:
@@ -180,6 +188,7 @@ class Subscriber:
 
     def evict(self) -> None:
         """Queue nothing more for it, and drop what is queued."""
+        self._evicted_since_s = self.behind_since_s() or time.monotonic()
         self.is_evicted = True
         self.drop()
         self.group.subscribers.discard(self)

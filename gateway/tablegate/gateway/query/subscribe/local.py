@@ -112,6 +112,8 @@ class LocalStream:
         self._cursor = Cursor()
         self._positions: Positions = {}
         self._is_slow = False
+        self._behind_since_s = time.monotonic()  # while it catches up
+        self._awaits_store = False  # which has nothing for it now
         self._broadcaster: ChangeBroadcaster | None = None
         self._subscriber: Subscriber | None = None
 
@@ -151,6 +153,14 @@ class LocalStream:
         else:
             positions = self._cursor.change_positions if member.newest is None else dict(member.newest.change_positions)
         return Sent(store_id, positions, is_filling=False)
+
+    def behind_since_s(self) -> float | None:
+        """Return since when (of the monotonic clock) it was not sent all changes; None: it was, or has rows to come."""
+        if self._subscriber is not None:
+            return self._subscriber.behind_since_s()
+        if not self.is_open or self._awaits_store or self._cursor.filling < len(self._selection.partitions):
+            return None
+        return self._behind_since_s
 
     def _leave(self) -> None:
         """Leave the broadcaster."""
@@ -276,9 +286,11 @@ class LocalStream:
                     yield self._progress_message(result)
                 timeout_s = min(UNSERVED_CHECK_S, self._pace.seconds_to_progress())
                 store_id, partitions = self._served.store_id, self._selection.partitions
+                self._awaits_store = True
                 await self._plan.publisher.notifier.wait(
                     timeout_s, [StoredPartition(store_id, each) for each in partitions]
                 )
+                self._awaits_store = False
                 continue
             # A step without changes still counts where it says for the first time that the copy is whole, or no longer
             # is.
@@ -356,6 +368,7 @@ class LocalStream:
                 if not self._call.offer(progress):
                     yield progress
             await member.wait(self._pace.seconds_to_progress(), self._call.offer)
+        self._behind_since_s = member.behind_since_s() or time.monotonic()
         self._leave()
         self._was_current = False  # what the broadcaster said last does not count: it is to be said that this goes on
         if member.is_slow:

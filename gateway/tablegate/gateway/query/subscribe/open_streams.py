@@ -1,7 +1,12 @@
-"""The Subscribe streams of a process, and how far behind its store each is. Nothing is counted until somebody asks.
+"""The Subscribe streams of a process, and how far behind its store each is. No records are counted until somebody asks.
+
+For how long streams are behind is known without the store, as a stream that follows has in its queue what it lacks, and
+one that does not was noticed when it fell back: so it is in the metrics.
 
 A stream is behind in a partition where the history has a change that it was not sent: markers of progress alone are no
 lag. What was handed to its connection counts as sent. Of partitions that other gateways send, those gateways know.
+
+Decision: docs/decisions/0184-how-long-streams-are-behind-is-a-metric.md
 """
 
 import time
@@ -12,6 +17,8 @@ from typing import NamedTuple, Protocol
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.query.subscribe.cursor import ChangePosition
 from tablegate.gateway.stores.base import Phase, Snapshot
+
+BEHIND_S = 1.0  # what is sooner sent is on its way
 
 
 class Sent(NamedTuple):
@@ -31,6 +38,12 @@ class OpenStream(Protocol):
 
     def sent(self) -> Sent:
         """Return up to where it was sent."""
+
+    def behind_since_s(self) -> float | None:
+        """Return since when (of the monotonic clock) it was not sent all changes that are here for it; None: it was.
+
+        One whose rows are still to come is not behind.
+        """
 
 
 class StreamLag(NamedTuple):
@@ -58,6 +71,15 @@ class OpenStreams:
             yield
         finally:
             self._streams.discard(stream)
+
+    def behind(self, now_s: float) -> tuple[int, float]:
+        """Return how many have been behind for a second or longer, and how long the longest has been: 0 where none is.
+
+        Some tenths of a microsecond for each stream, whatever is sent.
+        """
+        since_s = [since_s for each in self._streams if (since_s := each.behind_since_s()) is not None]
+        late = [now_s - each for each in since_s if now_s - each >= BEHIND_S]
+        return len(late), max(late, default=0.0)
 
     def lags(self, snapshot: Snapshot) -> list[StreamLag]:
         """Return how far behind each stream is, in any order."""

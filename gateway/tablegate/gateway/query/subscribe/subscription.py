@@ -130,6 +130,13 @@ class Subscription(OpenStream):
         is_filling = not all(map(self._cursor.is_done, self._partitions))
         return Sent(self._served.store_id, self._cursor.change_positions, is_filling)
 
+    def behind_since_s(self) -> float | None:
+        """Return since when it was not sent all changes that are here for it; None: it was, or has rows to come."""
+        if self._local is not None:
+            return self._local.behind_since_s()
+        # What other gateways have for it, and did not send, they know.
+        return self._pace.sent_s if self._has_news else None
+
     async def _merged(self) -> AsyncGenerator[bytes, None]:
         """Yield the stream of several sources."""
         self._plan.publisher.on_shutdown.add(self._wake)
