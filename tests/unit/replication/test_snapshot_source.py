@@ -121,10 +121,10 @@ def test_a_file_of_no_use_is_known_until_a_newer_one_is_of_use() -> None:
     newest, older, oldest = eventually(lambda: snapshots.found(REQUEST))
     assert problems.numbers() == []
     snapshots.note(older, problem="its digest is wrong")
-    told = [(REQUEST.table, REQUEST.partition, 2_000, names_of[1], "its digest is wrong")]
-    assert problems.numbers() == told
+    known = [(REQUEST.table, REQUEST.partition, 2_000, names_of[1], "its digest is wrong")]
+    assert problems.numbers() == known
     snapshots.note(oldest)
-    assert problems.numbers() == told
+    assert problems.numbers() == known
     snapshots.note(newest)
     assert problems.numbers() == []
 

@@ -82,7 +82,7 @@ def _history(cluster: GrpcCluster, gateway_id: str, number: int, **options: Any)
     return GetHistoryResponse.FromString(_answered(_port(cluster, gateway_id), request, **options)[0])
 
 
-def _told(answer: GetHistoryResponse) -> tuple[object, ...]:
+def _comparable(answer: GetHistoryResponse) -> tuple[object, ...]:
     """Return what is to be the same at each gateway; the worlds' gateways number versions each for itself."""
     changes = [(each.offset, each.row, each.before) for each in answer.changes]
     return answer.partition, changes, answer.history_start, answer.next_offset, answer.has_row, answer.truncated
@@ -103,7 +103,7 @@ def test_a_history_is_the_same_at_each_gateway(cluster: GrpcCluster, gateway_id:
         assert cluster.whole.table.partition_of(rating(number)) in cluster[answer.gateway_id].held
         whole = _history(cluster, ALONE, number)
         assert (len(whole.changes), whole.has_row, whole.gateway_id) == (3, True, ALONE)
-        assert _told(answer) == _told(whole)
+        assert _comparable(answer) == _comparable(whole)
     assert not _history(cluster, gateway_id, 99).has_row
 
 

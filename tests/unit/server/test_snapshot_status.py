@@ -47,7 +47,7 @@ def test_the_status_has_the_newest_snapshot_files(tmp_path: Path) -> None:
     assert not found.problem
 
 
-def test_a_snapshot_file_that_is_gone_by_now_is_not_told(tmp_path: Path) -> None:
+def test_a_snapshot_file_that_is_gone_by_now_is_not_shown(tmp_path: Path) -> None:
     for age_ms, count in ((1_799_999, 1), (1_800_001, 0)):
         file = _file(tmp_path, useless_ms=NOW_MS - age_ms)
         assert len(snapshots_status(file, SETTINGS, now_ms=lambda: NOW_MS).snapshots.useless) == count
@@ -62,10 +62,10 @@ def test_snapshot_files_are_in_the_status_of_who_asks_for_them(tmp_path: Path) -
         handler: Any = method
         return GetStatusResponse.FromString(handler.handler(request.SerializeToString(), LocalCall()))
 
-    told = partial(snapshots_status, _file(tmp_path), SETTINGS)
-    assert not asked(GetStatusRequest(), snapshots=told).HasField("snapshots")
+    answer_of = partial(snapshots_status, _file(tmp_path), SETTINGS)
+    assert not asked(GetStatusRequest(), snapshots=answer_of).HasField("snapshots")
     assert not asked(GetStatusRequest(with_snapshots=True)).HasField("snapshots")
-    assert len(asked(GetStatusRequest(with_snapshots=True), snapshots=told).snapshots.files) == 2
+    assert len(asked(GetStatusRequest(with_snapshots=True), snapshots=answer_of).snapshots.files) == 2
 
 
 @pytest.mark.tools

@@ -11,6 +11,7 @@ The name says of what, and of when, a snapshot is. It is never written twice, an
     TABLE/GENERATION-DIGEST/PARTITION/TIME-OFFSET-RANDOM       TIME in milliseconds, of 13 digits; OFFSET of 20
 
 Decision: docs/decisions/0161-snapshots-have-names-and-no-pointer.md
+Decision: docs/decisions/0185-snapshot-files-are-not-compressed.md
 """
 
 import re
