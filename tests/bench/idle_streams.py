@@ -115,7 +115,7 @@ def _get_ms(port: int, rows: int) -> list[float]:
     return took_ms
 
 
-def _say_gets(when: str, took_ms: list[float]) -> None:
+def _print_gets(when: str, took_ms: list[float]) -> None:
     centiles = statistics.quantiles(took_ms, n=100)
     print(f"a Get {when}: p50 {centiles[49]:.2f} ms, p99 {centiles[98]:.2f} ms", flush=True)
 
@@ -151,7 +151,7 @@ def main() -> None:
         try:
             port = int(server.stdout.readline())
             _get_ms(port, count)
-            _say_gets("alone", _get_ms(port, count))
+            _print_gets("alone", _get_ms(port, count))
             before_mb, before_s = shared_memory_mb([server.pid]), cpu_s([server.pid])
             connections = _opened(port, count)
             opened_us = 1e6 * (cpu_s([server.pid]) - before_s) / count
@@ -167,7 +167,7 @@ def main() -> None:
             print(
                 f"idle: {100 * used_s / IDLE_S:.0f} % of a core, {1e6 * used_s / messages:.0f} µs a message", flush=True
             )
-            _say_gets("beside them", _get_ms(port, count))
+            _print_gets("beside them", _get_ms(port, count))
             assert not sum(each.ended for each in connections), "streams have ended"
         finally:
             os.kill(server.pid, 9)

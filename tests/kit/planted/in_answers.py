@@ -38,14 +38,14 @@ BUGS = [
         GATEWAY + "query/row_history.py",
         "return row is not None and (visible is None or visible.shows(row))",
         "return row is not None",
-        "tests/unit/server/test_row_history_elsewhere.py::test_a_history_of_a_hidden_row_is_that_of_no_row",
+        "tests/unit/server/test_row_history_forwarded.py::test_a_history_of_a_hidden_row_is_that_of_no_row",
     ),
     Bug(
         "a gateway that is asked for a history asks another",
         GATEWAY + "query/row_history.py",
         "        self.scope = scope\n        self._histories",
         "        self.scope = None\n        self._histories",
-        "tests/unit/server/test_row_history_elsewhere.py::test_who_is_asked_for_a_history_by_another_asks_nobody",
+        "tests/unit/server/test_row_history_forwarded.py::test_who_is_asked_for_a_history_by_another_asks_nobody",
     ),
     Bug(
         "the history of a row is given without the view",
