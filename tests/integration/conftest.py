@@ -30,6 +30,7 @@ LONGEST_FIRST = (
     "test_cluster_demo.py",
     "test_spark_cluster.py",
     "test_publishing.py",
+    "test_frozen_runs.py",
     "test_job_audit.py",
     "test_kit.py",
     "test_gateway_kafka.py",

@@ -127,6 +127,18 @@ def test_a_later_job_fences_the_one_before(broker: Broker) -> None:
     assert [record.key for record in consume(broker.bootstrap, topic)] == [b"k0", b""] * 3
 
 
+def test_a_job_that_froze_before_its_first_batch_fences_none(broker: Broker) -> None:
+    topic = new_topic(broker.bootstrap)
+    frozen, other = (BatchWriter(broker.bootstrap, Topic(topic, "", 1), 1) for _ in range(2))
+    frozen.open()
+    other.open()
+    with pytest.raises(JobError, match="another job has begun to write it; stop one of the two"):
+        frozen.write(0, batch(0))
+    other.write(0, batch(0))
+    other.close()
+    assert [record.key for record in consume(broker.bootstrap, topic)] == [b"k0", b""]
+
+
 def read_on(reader: Reader, job: JobProcess, *, reads: int, batches: int) -> None:
     """Read that often, and until so many batches were seen."""
     while reader.reads < reads or len(reader.seen) < batches:

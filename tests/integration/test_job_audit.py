@@ -11,13 +11,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tablegate.examples.demo.kafka import Broker
-from tablegate.gateway.contract.types import RUN_HEADER, VERSION_HEADER, make_version
+from tablegate.gateway.contract.types import RUN_HEADER, VERSION_HEADER, make_version, run_key
 from tablegate.jobs.errors import JobError
+from tablegate.jobs.kafka.job_group import Tenure
 from tablegate.jobs.kafka.markers import Markers
 from tablegate.jobs.kafka.topics import KafkaAdmin
 from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.planning.options import Options
 from tablegate.jobs.running.audit import EQUAL, SKIPPED, Audit, audit_job, audit_table
+from tablegate.v1.changelog_pb2 import ProgressMarker
 from tests.kit.job.counting_job import JobInProcess, orders, write_job, written
 from tests.kit.job.process import wait_until
 from tests.kit.programs.kafka import NewRecord, RawRecord, consume, new_topic, produce
@@ -152,7 +154,15 @@ class Vandal:
         """Begin a run, as a job does when it starts."""
         changelog = KafkaAdmin(self._bootstrap).find(self._topic)
         assert changelog is not None
-        return Markers(self._bootstrap, changelog, 1).begin_run()
+        return Markers(self._bootstrap, changelog, 1).begin_run(lambda: Tenure("vandal", 0))
+
+    def begin_late(self, run: int) -> None:
+        """Begin a run in every partition, as a job does that was frozen when it had its number."""
+        changelog = KafkaAdmin(self._bootstrap).find(self._topic)
+        assert changelog is not None
+        marker = ProgressMarker(generation=1, batch_id=-1, run=run).SerializeToString()
+        late = [NewRecord(run_key(run), marker, (), partition) for partition in range(changelog.partition_count)]
+        produce(self._bootstrap, self._topic, late)
 
     @staticmethod
     def _key(customer: str) -> bytes:
@@ -214,7 +224,9 @@ def test_changed_changelog_is_named(spark: SparkSession, broker: Broker, tmp_pat
         vandal.write("eve", 100, skipped)
     # A job that was frozen.
     run = vandal.begin_run()
+    vandal.begin_late(run - 1)
     vandal.write("eve", 101, None, run=run - 1)
+    vandal.write("ann", 101, None, run=run - 1)
     assert found_counts(audit(spark, job, options)) == {EQUAL: len(CUSTOMERS)}
 
     double = ann[-8:]

@@ -11,8 +11,9 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from tablegate.examples.demo.kafka import Broker, free_port
+from tablegate.gateway.contract.types import MARKER_KEY
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.kafka.job_group import JobGroup, job_group
+from tablegate.jobs.kafka.job_group import JobGroup, Tenure, job_group
 from tablegate.jobs.kafka.markers import Markers
 from tablegate.jobs.kafka.topics import (
     CLIENT_STAYS_S,
@@ -162,6 +163,63 @@ def test_a_job_whose_group_another_has_joined_begins_no_run(broker: Broker) -> N
     other.leave()
     frozen.check_kept()  # nobody has the table: it may go on
     frozen.leave()
+
+
+def test_who_was_left_out_of_its_group_has_another_tenure(broker: Broker) -> None:
+    table = new_topic(broker.bootstrap, prefix="table")
+    KafkaAdmin(broker.bootstrap).ensure(MANIFESTS_TOPIC, MANIFESTS_SETTINGS, partition_count=1)
+    frozen = JobGroup.join(broker.bootstrap, table, job_group(table), generation=1)
+    before = frozen.tenure(since_joining=True)
+    assert frozen.tenure() == before
+    # As the broker leaves out a member that is silent.
+    frozen._consumer.unsubscribe()
+    other = JobGroup.join(broker.bootstrap, table, job_group(table), generation=1)
+    frozen._has_assignment = True  # it does not know yet
+    with pytest.raises(JobError, match="is kept by another job"):
+        frozen.tenure()
+    other.leave()
+    frozen._subscribe()
+    assert frozen.tenure() != before
+    with pytest.raises(JobError, match="may have been published by another while this one stood still"):
+        frozen.tenure(since_joining=True)
+    frozen.leave()
+
+
+def test_a_run_that_begins_late_has_a_lower_number(broker: Broker) -> None:
+    topic = Topic(new_topic(broker.bootstrap, 2), "", 2)
+    frozen, other = (Markers(broker.bootstrap, topic, generation=1) for _ in range(2))
+    asked, numbers = [], []
+
+    def freeze_behind_the_last_answer() -> Tenure:
+        asked.append(Tenure("frozen", 1))
+        if len(asked) == 2:
+            numbers.append(other.begin_run(lambda: Tenure("other", 1)))
+        return asked[-1]
+
+    numbers.append(frozen.begin_run(freeze_behind_the_last_answer))
+    assert numbers[0] > numbers[1]
+    for partition in (0, 1):
+        begun = [
+            ProgressMarker.FromString(record.value or b"").run
+            for record in consume(broker.bootstrap, topic.name)
+            if record.partition == partition and record.key != MARKER_KEY
+        ]
+        assert begun == numbers, "the later run has begun first"
+
+
+def test_a_run_has_no_number_from_before_another_one(broker: Broker) -> None:
+    topic = Topic(new_topic(broker.bootstrap, 2), "", 2)
+    frozen, other = (Markers(broker.bootstrap, topic, generation=1) for _ in range(2))
+    tenures = iter([Tenure("frozen", 1), Tenure("woken", 2), Tenure("woken", 2)])
+    numbers = []
+
+    def freeze_behind_the_first_answer() -> Tenure:
+        tenure = next(tenures)
+        if tenure.changes == 2 and not numbers:  # another has had the table, and has left it
+            numbers.append(other.begin_run(lambda: Tenure("other", 1)))
+        return tenure
+
+    assert frozen.begin_run(freeze_behind_the_first_answer) > numbers[0]
 
 
 def test_a_job_stays_the_member_of_its_group_and_hears_of_generations(broker: Broker) -> None:

@@ -79,6 +79,15 @@ class JobProcess:
         for pid in (self.process.pid, *self._java_pids()):
             os.kill(pid, signal.SIGSTOP)
 
+    def wait_frozen(self) -> None:
+        """Return when the job has stopped by itself."""
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        wait_until("stop of the job", lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", self)
+
+    def thaw(self) -> None:
+        """Let the job go on that has stopped."""
+        self.process.send_signal(signal.SIGCONT)
+
     def thaw_java(self) -> None:
         """Let the frozen Java process go on, while the Python of the driver, which would end it, still sleeps."""
         for pid in self._java_pids():

@@ -521,11 +521,14 @@ class FrozenJob(Fault):
     weight = 4
 
     def happen(self, world: "World", chance: random.Random) -> str | None:
-        if not world.broker.is_up or not world.job.begin_run():
+        if not world.broker.is_up:
+            return None
+        number = world.job.number()
+        if not world.job.begin_run():
             return None
         for _ in range(chance.randint(0, 6)):
             world.events.add(chance.randrange(world.keys), deletes=chance.random() < 0.25)
-        world.job.wake(chance)
+        world.job.wake(chance, number=number)
         world.run(chance.randint(0, 3))
         world.job.work(10**6)
         return f"a job wakes that run {world.job.runs[-1]} has replaced"

@@ -93,9 +93,7 @@ class WorldJob:
 
         It is not where the changelog's first partition has lost its tail: such a changelog is to be built anew.
         """
-        self.kit.run = 0
-        self.kit.mark(0, {})
-        number = self._true_log.end(self.generation, 0)
+        number = self.number()
         if self.runs and number <= self.runs[-1]:
             self.kit.run = self.runs[-1]
             return False
@@ -103,9 +101,21 @@ class WorldJob:
         self.kit.begin_run(number)
         return True
 
-    def wake(self, chance: random.Random) -> None:
-        """Write as an earlier run does that was frozen: events that this one has done or will do, and other rows."""
-        run = chance.choice(self.runs[:-1])
+    def number(self) -> int:
+        """Write what gives a run its number, and return that; the run has not begun."""
+        self.kit.run = 0
+        self.kit.mark(0, {})
+        return self._true_log.end(self.generation, 0)
+
+    def wake(self, chance: random.Random, *, number: int) -> None:
+        """Write as an earlier run does that was frozen: events that this one has done or will do, and other rows.
+
+        `number`: of a run that was frozen before it began, and may begin now.
+        """
+        run = chance.choice([*self.runs[:-1], number])
+        if run == number:
+            self.kit.begin_run(number)
+            self.kit.run = self.runs[-1]
         newest = [(event, key) for event, (key, _) in enumerate(self._events.keys, start=1)][-8:]
         for event, key in chance.sample(newest, min(len(newest), chance.randint(1, 8))):
             encoded, version = key_bytes(key), make_version(self.generation, event)

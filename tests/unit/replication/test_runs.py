@@ -98,6 +98,18 @@ def test_markers_of_a_frozen_job_move_nothing(job: Job, gateway: Gateway) -> Non
     assert len(gateway.rows()) == len(MOVIES)
 
 
+def test_a_run_that_begins_behind_a_later_one_is_none(job: Job, gateway: Gateway) -> None:
+    job.put(MOVIES, count=10)
+    frozen = Job(job.broker, topic_id=job.topic_id)
+    other = replace_run(job, 9)
+    frozen.begin_run(7)
+    frozen.put(MOVIES, count=20)
+    other.put([0], count=12)
+    gateway.steps()
+    assert gateway.rows() == {**dict.fromkeys(MOVIES, 10), 0: 12}
+    assert {gateway.position(partition).source_offsets[RUN_AT] for partition in range(PARTITIONS)} == {9}
+
+
 def test_run_is_known_after_a_restart(job: Job, gateway: Gateway) -> None:
     job.put(MOVIES, count=10)
     replace_run(job, 9)

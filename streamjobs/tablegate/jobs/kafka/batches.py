@@ -42,7 +42,7 @@ class BatchRecord(NamedTuple):
 
 
 class BatchWriter:
-    """Writes the batches of one changelog. It connects with the first one. Any thread; one batch at a time."""
+    """Writes the batches of one changelog. Any thread; one batch at a time."""
 
     def __init__(self, bootstrap: str, changelog: Topic, generation: int) -> None:
         self._bootstrap = bootstrap
@@ -56,6 +56,17 @@ class BatchWriter:
     @property
     def _transactional_id(self) -> str:
         return f"tablegate-{self._changelog.name}"
+
+    def open(self) -> None:
+        """Fence whoever has opened before; raise `JobError`. Without it, the first batch does.
+
+        Who opens before it asks whether it still has the table never fences one that takes the table over later.
+        """
+        with self._lock:
+            try:
+                self._producer = self._new_producer()
+            except KafkaException as error:
+                raise self._failure_of(error.args[0]) from None
 
     def write(self, batch_id: int, records: Iterable[BatchRecord]) -> None:
         """Write a batch, and return when it is committed; raise `JobError`, and then it is not known whether it is."""

@@ -5,14 +5,20 @@ the group after the session timeout. The name of the client says the generation 
 
 The same consumer reads the topic of manifests, by which a job learns that a newer generation of its table is ready.
 
+Kafka leaves out a member that is silent, as one that is frozen. When it wakes, it gives way to another that has joined
+meanwhile. Whether another has had the table and has left again, its `Tenure` says: between two that are equal nobody
+else had it. Kafka gives a member that was left out a new name, and a member that stays gives the partition back before
+another gets it.
+
 Decision: docs/decisions/0047-replace-deaf-kafka-clients.md
+Decision: docs/decisions/0182-a-run-has-its-number-before-it-asks.md
 """
 
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Self
+from typing import NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from google.protobuf.message import DecodeError
@@ -66,6 +72,13 @@ def _client_id(generation: int) -> str:
     return f"{_CLIENT_ID}{generation}"
 
 
+class Tenure(NamedTuple):
+    """A time in which this job had the table: its name in the group, and how often it was told of a change before."""
+
+    member_id: str
+    changes: int
+
+
 class JobGroup:
     """Membership in one of a table's groups. One thread uses it."""
 
@@ -81,6 +94,10 @@ class JobGroup:
         self._group = group
         self._admin = KafkaAdmin(bootstrap)
         self._has_assignment: bool | None = None  # None while the group is changing
+        self._changes = 0  # of the group, in which the partition was taken from this member
+        self._member_id = ""  # its newest name in the group
+        self._joined_as = ""  # its first one
+        self._is_left_out = False  # and has not joined again
         self._read_generation = 0
         self._newest_generation = 0
         self._others: dict[str, int] = {}  # newest generations of other tables
@@ -121,6 +138,7 @@ class JobGroup:
         membership = cls(bootstrap, table, group, generation, forgotten_within_s)
         try:
             membership._await_assignment()
+            membership._joined_as = membership._member_id
         except BaseException:
             membership.leave()
             raise
@@ -128,7 +146,10 @@ class JobGroup:
 
     def _subscribe(self) -> None:
         self._consumer.subscribe(
-            [manifests_topic(self._bootstrap)], on_assign=self._on_assign, on_revoke=self._on_revoke
+            [manifests_topic(self._bootstrap)],
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
         )
 
     def _await_assignment(self) -> None:
@@ -139,19 +160,37 @@ class JobGroup:
             if self._refused:
                 raise JobError(f'the job cannot join consumer group "{self._group}": {self._refused}')
             if time.monotonic() >= end_s:
-                raise JobError(
-                    f'the job could not join consumer group "{self._group}" within {JOINED_WITHIN_S:g} s; read the log '
-                    "of the brokers, then start the job again"
-                )
+                raise self._not_joined()
             time.sleep(POLL_S)
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if consumer is self._consumer:
             self._has_assignment = bool(partitions)
+            self._member_id = str(consumer.memberid())
 
     def _on_revoke(self, consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         if consumer is self._consumer:
             self._has_assignment, self._changing_s = None, time.monotonic()
+            self._changes += 1
+
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if consumer is self._consumer:
+            self._on_revoke(consumer, partitions)
+            self._is_left_out = True
+            # It would join again at once, and Kafka might give it the partition of the one that has taken over.
+            consumer.unsubscribe()
+
+    def _come_back(self) -> None:
+        """Join again, having been left out of the group; raise `JobError` where another has joined meanwhile."""
+        try:
+            members = self._admin.members(self._group)
+        except JobError:
+            return  # no broker answers; the next poll asks again
+        others = [member for member in members if member.member_id != self._member_id]
+        if others:
+            raise _other_job_error(self._table, self._group, others)
+        self._is_left_out, self._changing_s = False, time.monotonic()
+        self._subscribe()
 
     def _join_again(self) -> None:
         """Become a member again, by another client.
@@ -183,7 +222,9 @@ class JobGroup:
                 self._read(record.value())
             elif error is None:
                 self._read_other(record.key(), record.value())
-        if self._has_assignment is None and time.monotonic() > self._changing_s + self._forgotten_within_s:
+        if self._is_left_out:
+            self._come_back()
+        elif self._has_assignment is None and time.monotonic() > self._changing_s + self._forgotten_within_s:
             self._join_again()
         if self._has_assignment is False:
             members = self._admin.members(self._group)
@@ -196,6 +237,37 @@ class JobGroup:
         members = self._admin.members(self._group)
         if members and self._consumer.memberid() not in [member.member_id for member in members]:
             raise _other_job_error(self._table, self._group, members)
+
+    def tenure(self, *, since_joining: bool = False) -> Tenure:
+        """Return the tenure of now; raise `JobError` where another job has the table by now.
+
+        It asks the broker, as this one may have been frozen, and waits while the group is changing. `since_joining`:
+        raise, too, where another may have had the table at any time since this one has joined.
+        """
+        end_s = time.monotonic() + JOINED_WITHIN_S
+        while True:
+            tenure = Tenure(str(self._consumer.memberid()), self._changes)
+            members = self._admin.members(self._group)
+            is_assigned = {member.member_id: member.is_assigned for member in members}
+            if self._has_assignment and members and tenure.member_id not in is_assigned:
+                raise _other_job_error(self._table, self._group, members)
+            if since_joining and tenure.member_id not in ("", self._joined_as):
+                raise JobError(
+                    f'table "{self._table}" may have been published by another while this one stood still, so it begins'
+                    " nothing; begin it again"
+                )
+            if self._has_assignment and is_assigned.get(tenure.member_id):
+                return tenure
+            if time.monotonic() >= end_s:
+                raise self._not_joined()
+            time.sleep(POLL_S)
+            self.poll()  # behind the question: one that was left out would join again, and another might have to end
+
+    def _not_joined(self) -> JobError:
+        return JobError(
+            f'the job could not join consumer group "{self._group}" within {JOINED_WITHIN_S:g} s; read the log '
+            "of the brokers, then start the job again"
+        )
 
     def _read(self, value: bytes | None) -> None:
         if value is None:

@@ -6,6 +6,7 @@ knows that a silent partition is current.
 Decision: docs/decisions/0003-an-empty-key-marks-progress.md
 Decision: docs/decisions/0047-replace-deaf-kafka-clients.md
 Decision: docs/decisions/0080-runs-fence-frozen-jobs.md
+Decision: docs/decisions/0182-a-run-has-its-number-before-it-asks.md
 """
 
 import time
@@ -18,6 +19,7 @@ from tablegate.gateway.contract.kafka_refusals import Right
 from tablegate.gateway.contract.kafka_settings import settings_of
 from tablegate.gateway.contract.types import MARKER_KEY, run_key
 from tablegate.jobs.errors import JobError
+from tablegate.jobs.kafka.job_group import Tenure
 from tablegate.jobs.kafka.topics import QUIET_CLIENT, Topic, broker_away, why_not
 from tablegate.jobs.log import log
 from tablegate.v1 import changelog_pb2
@@ -87,21 +89,35 @@ class Markers:
     def publish_batch(self, batch_id: int) -> None:
         """Write the marker of a batch that read no topics. Wait until Kafka has it; raise `JobError`."""
         marker = _marker({}, self._generation, batch_id=batch_id)
+        marker.run = self._run
         self._write_all(marker, range(self._changelog.partition_count), lambda _: None)
 
-    def begin_run(self) -> int:
+    def begin_run(self, tenure: Callable[[], Tenure]) -> int:
         """Begin a run, and return its number: gateways drop what earlier runs write from now on. Wait for Kafka.
 
         The number is an offset in the first partition: each run gets another one, and a later one gets a higher one,
         without anybody who keeps count. The second record, in all partitions, says it to the gateways: it has a key of
         its own, so that a restore reads it before the rows that do not count.
+
+        `tenure` is asked before the number is there and after, and raises where another one has the table. So whoever
+        takes it over later has a higher number, whenever the second record comes; and nobody has one who had it before.
         """
+        asked = tenure()
+        while True:
+            number, before, asked = self._new_number(), asked, tenure()
+            if asked == before:
+                break
+        marker = _marker({}, self._generation, batch_id=-1)
+        marker.run = self._run = number
+        self._write_all(marker, range(self._changelog.partition_count), lambda _: None, key=run_key(number))
+        return number
+
+    def _new_number(self) -> int:
+        """Return the number of a run, which means nothing yet."""
         offsets: list[int] = []
         marker = _marker({}, self._generation, batch_id=-1)
         self._write_all(marker, range(1), lambda message: offsets.append(message.offset() or 0))
-        marker.run = self._run = max(offsets) + 1
-        self._write_all(marker, range(self._changelog.partition_count), lambda _: None, key=run_key(self._run))
-        return self._run
+        return max(offsets) + 1
 
     def publish_final(self, offsets: SourceOffsets) -> None:
         """Write the final marker: all rows are made from source records before `offsets`. Wait until Kafka has it."""

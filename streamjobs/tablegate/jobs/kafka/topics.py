@@ -86,11 +86,15 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A client in a consumer group: the host it runs on, the name it has given itself, and that of the broker."""
+    """A client in a consumer group: the host it runs on, the name it has given itself, and that of the broker.
+
+    `is_assigned`: whether the broker has given it partitions; none has any while the group is changing.
+    """
 
     host: str
     client_id: str
     member_id: str
+    is_assigned: bool
 
 
 def source_admin(bootstrap: str) -> "KafkaAdmin":
@@ -348,7 +352,12 @@ class KafkaAdmin:
                     return []
                 raise
             return [
-                GroupMember(str(member.host).lstrip("/"), str(member.client_id), str(member.member_id))
+                GroupMember(
+                    str(member.host).lstrip("/"),
+                    str(member.client_id),
+                    str(member.member_id),
+                    bool(member.assignment and member.assignment.topic_partitions),
+                )
                 for member in members
             ]
 

@@ -10,6 +10,7 @@ begun, does not count: rows and markers have the number of a run, as those of jo
 
 Decision: docs/decisions/0087-dataframes-as-tables.md
 Decision: docs/decisions/0146-published-dataframes-have-runs.md
+Decision: docs/decisions/0182-a-run-has-its-number-before-it-asks.md
 """
 
 import json
@@ -44,7 +45,7 @@ from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.frame_table import FrameTable
 from tablegate.jobs.jars.jars import jars
-from tablegate.jobs.kafka.job_group import JobGroup, job_group
+from tablegate.jobs.kafka.job_group import JobGroup, Tenure, job_group
 from tablegate.jobs.kafka.manifests import past_generation, read_manifest, replace_manifest
 from tablegate.jobs.kafka.markers import Markers
 from tablegate.jobs.kafka.topics import (
@@ -153,9 +154,11 @@ def publish(
             registry=registry,
         )
         first = _first_sequence(owner, old, target)
+        markers = Markers(bootstrap, target.changelog, target.generation)
+        run = markers.begin_run(group.tenure)
         if owner is None and history is not None and is_new:
             first += 1
-            _write(history, target, first)
+            _write(history, target, first, run=run)
         identity = Identity(
             table=table.name,
             generation=target.generation,
@@ -168,7 +171,8 @@ def publish(
         if not is_building:
             replace_manifest(bootstrap, target.manifest, old=old)
         group.check()
-        query = _start(frame, target, stored, first, output_mode, every_s, available_now=available_now)
+        sink = _StreamSink(target, first, markers, run)
+        query = _start(frame, sink, stored, output_mode, every_s, available_now=available_now)
     except BaseException:
         group.leave()
         raise
@@ -229,11 +233,10 @@ def publish_batch(
         target.manifest.run_sequence = sequence
         if not is_new:
             replace_manifest(bootstrap, target.manifest, old=old)
-        group.check()
         markers = Markers(bootstrap, target.changelog, target.generation)
-        counts = _write(frame, target, sequence, run=markers.begin_run())
+        counts = _write(frame, target, sequence, run=markers.begin_run(group.tenure))
         markers.publish_batch(sequence)
-        group.check()
+        group.tenure()  # else these rows may not count
         if is_new:
             replace_manifest(bootstrap, target.manifest, old=old)
             _end(bootstrap, old)
@@ -372,6 +375,7 @@ class _Membership:
 
     def __init__(self, group: JobGroup) -> None:
         self._group = group
+        self._lock = threading.Lock()  # of the group
         self._error: JobError | None = None
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="tablegate-group", daemon=True)
@@ -380,7 +384,8 @@ class _Membership:
     def _poll(self) -> None:
         while not self._ends.wait(WATCH_S):
             try:
-                self._group.poll()
+                with self._lock:
+                    self._group.poll()
             except JobError as error:
                 self._error = error
                 return
@@ -390,6 +395,16 @@ class _Membership:
         if self._error is not None:
             raise self._error
         self._group.check_kept()  # after it was frozen, its poll may not have heard of it yet
+
+    def tenure(self) -> Tenure:
+        """Return the tenure of now; raise `JobError` where another one may have had the table since this has joined.
+
+        What this one has read before it begins would be older than what the other has published.
+        """
+        if self._error is not None:
+            raise self._error
+        with self._lock:
+            return self._group.tenure(since_joining=True)
 
     def leave(self) -> None:
         """Leave the group."""
@@ -472,11 +487,16 @@ class _Watch(threading.Thread):
 class _StreamSink:
     """Writes the batches of one stream, one after the other: `writer.foreachBatch(sink.write_batch)`."""
 
-    def __init__(self, target: _Target, first: int) -> None:
+    def __init__(self, target: _Target, first: int, markers: Markers, run: int) -> None:
         self._target = target
         self._first = first  # the sequence before the first batch
-        self._markers = Markers(target.bootstrap, target.changelog, target.generation)
-        self._run = self._markers.begin_run()
+        self._markers = markers
+        self._run = run
+
+    @property
+    def table(self) -> FrameTable:
+        """The table that it writes."""
+        return self._target.table
 
     def write_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Write a batch, and return when Kafka has it; raise `JobError`, and then the query ends."""
@@ -496,9 +516,8 @@ class _StreamSink:
 
 def _start(
     frame: DataFrame,
-    target: _Target,
+    sink: _StreamSink,
     checkpoint: Checkpoint,
-    first: int,
     output_mode: str,
     every_s: float,
     *,
@@ -507,19 +526,17 @@ def _start(
     trigger: dict[str, Any] = {"availableNow": True}
     if not available_now:
         trigger = {"processingTime": f"{round(every_s * 1000)} milliseconds"}
-    writer = frame.writeStream.outputMode(output_mode).trigger(**trigger).queryName(f"{target.table.name}-{QUERY}")
-    writer = writer.option("checkpointLocation", checkpoint.query_location(QUERY)).foreachBatch(
-        _StreamSink(target, first).write_batch
-    )
+    writer = frame.writeStream.outputMode(output_mode).trigger(**trigger).queryName(f"{sink.table.name}-{QUERY}")
+    writer = writer.option("checkpointLocation", checkpoint.query_location(QUERY)).foreachBatch(sink.write_batch)
     checkpoint.discard_uncommitted(QUERY)
     try:
         return writer.start()
     except PySparkException as error:
         hint = output_mode_hint(error, output_mode)
-        raise JobError(f"{frame_of(target.table)} does not run: {error_reason(error)}{hint}") from None
+        raise JobError(f"{frame_of(sink.table)} does not run: {error_reason(error)}{hint}") from None
 
 
-def _write(rows: DataFrame, target: _Target, sequence: int, *, run: int | None = None) -> BatchCounts:
+def _write(rows: DataFrame, target: _Target, sequence: int, *, run: int) -> BatchCounts:
     try:
         return write_batch(rows, target, sequence, run=run)
     except (PySparkException, Py4JError) as error:

@@ -27,6 +27,10 @@ class AtomicSink:
         self.changes = BatchChanges()
         self._writer = BatchWriter(plan.bootstrap, plan.changelog, plan.generation)
 
+    def open(self) -> None:
+        """Fence the jobs that have opened before; raise `JobError`."""
+        self._writer.open()
+
     def write_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Write a batch, and return when it is committed; raise `JobError`, and then the query ends."""
         found = rows.selectExpr(*_COLUMNS).toArrow()

@@ -82,17 +82,18 @@ def start(
     outputs: Sequence[OutputQuery] = (),
     catch_up: bool = False,
     once: bool = False,
+    atomic: AtomicSink | None = None,
 ) -> RunningQueries:
     """Start the frames of a plan as streaming queries, the table's first; raise `JobError`.
 
-    `outputs`: the queries of the frames of outputs, in their order. `catch_up`: a table in Real-time Mode first gets
-    all records that there are, in one micro-batch. `once`: the queries end when they have worked off what there is. The
-    checkpoints of the table's other outputs outlive generations: what was written is not written again because the
-    table is built anew.
+    `atomic`: what writes the batches of an atomic table, opened. `outputs`: the queries of the frames of outputs, in
+    their order. `catch_up`: a table in Real-time Mode first gets all records that there are, in one micro-batch.
+    `once`: the queries end when they have worked off what there is. The checkpoints of the table's other outputs
+    outlive generations: what was written is not written again because the table is built anew.
     """
     # The table's query first: its rows are waited for, and each start takes a second or more.
     since_s = time.time()
-    starter = _Starter(frames.table.sparkSession, plan, run=frames.run, once=once)
+    starter = _Starter(frames.table.sparkSession, plan, run=frames.run, once=once, atomic=atomic)
     table = starter.start_table(frames.table, catch_up=catch_up)
     keep_places(outputs, starter.outputs_checkpoint)
     pairs = zip(outputs, frames.outputs, strict=True)
@@ -137,11 +138,19 @@ def with_run(frames: Frames, plan: Plan, run: int) -> Frames:
 class _Starter:
     """Starts the queries of one plan; every method raises `JobError`."""
 
-    def __init__(self, spark: SparkSession, plan: Plan, *, run: int | None, once: bool = False) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        plan: Plan,
+        *,
+        run: int | None,
+        once: bool = False,
+        atomic: AtomicSink | None = None,
+    ) -> None:
         self._plan = plan
         self._once = once
         self._output_mode = plan.table.output_mode if isinstance(plan.table, FrameTable) else "update"
-        self.sink = _sink(plan, run)
+        self.sink = FrameSink(plan, run) if isinstance(plan.table, FrameTable) else atomic
         self._checkpoint = Checkpoint(spark, plan.checkpoint)
         self.outputs_checkpoint = Checkpoint(spark, plan.outputs_checkpoint)
 
@@ -190,12 +199,6 @@ class _Starter:
             raise JobError(
                 f'{table.declared_at}: table "{table.name}" does not run: {error_reason(error)}{hint}'
             ) from None
-
-
-def _sink(plan: Plan, run: int | None) -> AtomicSink | FrameSink | None:
-    if isinstance(plan.table, FrameTable):
-        return FrameSink(plan, run)
-    return AtomicSink(plan) if plan.table.atomic else None
 
 
 def _interval(seconds: float) -> str:

@@ -29,7 +29,7 @@ from tablegate.jobs.errors import (
     UnknownSchema,
 )
 from tablegate.jobs.frame_table import Declared
-from tablegate.jobs.kafka.job_group import JobGroup, is_keeping, is_rebuilding, job_group, rebuild_group
+from tablegate.jobs.kafka.job_group import JobGroup, Tenure, is_keeping, is_rebuilding, job_group, rebuild_group
 from tablegate.jobs.kafka.manifests import publish_manifest, read_manifest
 from tablegate.jobs.kafka.markers import Markers, SourceOffsets
 from tablegate.jobs.kafka.topic_watch import TopicWatch
@@ -40,6 +40,7 @@ from tablegate.jobs.planning.logic import logic_of
 from tablegate.jobs.planning.options import Options, Start
 from tablegate.jobs.planning.plan import Plan, make_plan
 from tablegate.jobs.planning.schemas import SchemaId
+from tablegate.jobs.running.atomic_sink import AtomicSink
 from tablegate.jobs.running.checkpoint import IDENTITY_FILE, Checkpoint, Identity, as_text
 from tablegate.jobs.running.dead_letters import DeadLetters
 from tablegate.jobs.running.expiry import RowExpiry, adopt_sweep, expires, finish_sweep, sweep
@@ -78,7 +79,7 @@ from tablegate.jobs.running.resuming import (
 from tablegate.jobs.running.seeding import begins_from_state, seed
 from tablegate.jobs.running.session import table_session
 from tablegate.jobs.running.source_places import SourcePlaces
-from tablegate.jobs.table import Mode
+from tablegate.jobs.table import Mode, Table
 from tablegate.jobs.traces import BatchTraces
 
 RESTARTS_MAX = 5  # without a batch in between
@@ -240,21 +241,30 @@ class RunningTable:
         catch_up = must_catch_up(plan, self._admin)
         if catch_up:
             log("catching_up", table=plan.table.name, generation=plan.generation)
+        atomic = AtomicSink(plan) if isinstance(plan.table, Table) and plan.table.atomic else None
+        if atomic is not None:
+            atomic.open()
         # After all that may refuse a start, and before anything is read: whatever an earlier run wrote before this, the
-        # first batch has the records of. A job that was frozen must not begin a run behind that of the one which has
-        # taken over: that one's rows would not count.
-        self._membership.check_kept()
-        self._frames = with_run(frames, plan, self._markers.begin_run())
+        # first batch has the records of.
+        self._frames = with_run(frames, plan, self._markers.begin_run(self._tenure))
         if last_sweep is not None:
             self._finish_sweep(session, checkpoint, phase, is_done=last_sweep.is_done)
             self._expiry = RowExpiry(session, plan, checkpoint, self._markers)
         self._dead_letters = DeadLetters(session, plan, checkpoint, source_admin(plan.bootstrap), committed or {})
-        self._queries = start(self._frames, plan, outputs=outputs, catch_up=catch_up, once=self._options.once)
+        self._queries = start(
+            self._frames, plan, outputs=outputs, catch_up=catch_up, once=self._options.once, atomic=atomic
+        )
         self._monitor = self._new_monitor(self._queries)
         self._sources = TopicWatch(source_admin(plan.bootstrap), [side.topic for side in plan.streamed.values()])
         self._new_topics = NewTopics(plan, source_admin(plan.bootstrap))
         if not catch_up:
             self._log_running(phase)
+
+    def _tenure(self) -> Tenure:
+        # Who builds a generation has a group of its own. Left out of it, it may find that empty, as the job that keeps
+        # the table has adopted the generation.
+        is_published = self._is_rebuild and self._newest_generation() >= self._plan.generation
+        return self._membership.tenure(since_joining=is_published)
 
     def _new_monitor(self, queries: RunningQueries) -> QueryMonitor:
         return QueryMonitor(

@@ -1,0 +1,156 @@
+"""Who freezes between its last check and its first record, and wakes when another has the table: nothing of it counts.
+
+The one process is real, and frozen by SIGSTOP behind the answer that nobody else has the table.
+"""
+
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from tablegate.examples.demo.kafka import Broker
+from tablegate.gateway.contract.types import MARKER_KEY, is_marker_key
+from tablegate.jobs import FrameTable
+from tablegate.jobs.publishing import publish, publish_batch
+from tablegate.v1.changelog_pb2 import ProgressMarker
+from tests.kit.gateway_processes.gateway import GatewayProcess, soon
+from tests.kit.job.counting_job import orders, rows, write_job
+from tests.kit.job.process import JobProcess, wait_until
+from tests.kit.job.scores.declared import Scores, write_contract
+from tests.kit.job.scores.publisher import SCHEMA
+from tests.kit.job.user_session import user_session
+from tests.kit.programs.kafka import consume, new_topic, produce
+
+pytestmark = pytest.mark.jvm
+
+CHECKS = (
+    pytest.param(1, id="before it has a number", marks=pytest.mark.long),
+    pytest.param(2, id="when it has a number"),
+)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with user_session() as session:
+        yield session
+
+
+@pytest.fixture
+def name() -> str:
+    return f"scores_{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def table(tmp_path: Path, name: str) -> FrameTable:
+    return FrameTable(name=name, contract=str(write_contract(tmp_path, name)), order="scored_at")
+
+
+@pytest.fixture
+def scores(broker: Broker, tmp_path: Path, table: FrameTable) -> Iterator[Scores]:
+    with GatewayProcess(tmp_path / "data", broker.bootstrap, contract=Path(table.contract), workers=1) as gateway:
+        yield Scores(gateway, Path(table.contract))
+
+
+def frame(spark: SparkSession, user: int, score: float) -> DataFrame:
+    row = spark.createDataFrame([(user, score, "m")], "user BIGINT, score DOUBLE, model STRING")
+    return row.withColumn("scored_at", sql.expr("TIMESTAMP '2026-01-01 00:00:00Z'"))
+
+
+def freezing(directory: Path, check: int, module: str, *arguments: str) -> JobProcess:
+    command = (sys.executable, "-m", "tests.kit.job.freezing", str(check), module)
+    return JobProcess(directory, *arguments, command=command)
+
+
+def begun(bootstrap: str, table: str) -> list[int]:
+    """Return the numbers of the runs that were begun in a changelog, in the order of the first partition."""
+    return [
+        ProgressMarker.FromString(record.value or b"").run
+        for record in consume(bootstrap, f"{table}-g1-changelog")
+        if record.partition == 0 and is_marker_key(record.key) and record.key != MARKER_KEY
+    ]
+
+
+def check_outnumbered(before: list[int], after: list[int]) -> None:
+    """Fail where the first run that has begun since has a higher number than those before; the last of them counts."""
+    assert before == sorted(before) != []
+    assert after[: len(before)] == before
+    assert all(run < before[-1] for run in after[len(before) :][:1]), f"{after} begins with {before}"
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_frozen_batch_adds_no_row_behind_another(
+    spark: SparkSession,
+    broker: Broker,
+    name: str,
+    table: FrameTable,
+    scores: Scores,
+    tmp_path: Path,
+    check: int,
+) -> None:
+    publish_batch(frame(spark, 1, 0.5), table, bootstrap=broker.bootstrap, partitions=1)
+    frame(spark, 9, 9.0).write.parquet(str(tmp_path / "rows"))
+    arguments = (broker.bootstrap, name, table.contract, str(tmp_path / "rows"))
+    with freezing(tmp_path / "frozen", check, "tests.kit.job.scores.publisher", *arguments) as frozen:
+        frozen.wait_frozen()
+        publish_batch(frame(spark, 2, 0.7), table, bootstrap=broker.bootstrap)
+        before = begun(broker.bootstrap, name)
+        frozen.thaw()
+        assert frozen.process.wait(120) != 0
+    assert "JobError: table" in frozen.errors(), "it says what happened"
+    check_outnumbered(before, begun(broker.bootstrap, name))
+    publish_batch(frame(spark, 3, 0.3), table, bootstrap=broker.bootstrap)
+    soon(lambda: scores.all().keys() >= {1, 2, 3}, "rows of the others")
+    assert scores.all() == {1: (0.5, "m"), 2: (0.7, "m"), 3: (0.3, "m")}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_frozen_stream_takes_no_row_from_another(
+    spark: SparkSession,
+    broker: Broker,
+    name: str,
+    table: FrameTable,
+    scores: Scores,
+    tmp_path: Path,
+    check: int,
+) -> None:
+    rows, checkpoint = str(tmp_path / "rows"), str(tmp_path / "checkpoint")
+    frame(spark, 1, 0.5).write.parquet(rows)
+    stream = spark.readStream.schema(SCHEMA).parquet(rows)
+    first = publish(stream, table, bootstrap=broker.bootstrap, checkpoint=checkpoint, available_now=True)
+    assert first.awaitTermination(60)
+    arguments = (broker.bootstrap, name, table.contract, rows, checkpoint)
+    with freezing(tmp_path / "frozen", check, "tests.kit.job.scores.publisher", *arguments) as frozen:
+        frozen.wait_frozen()
+        query = publish(stream, table, bootstrap=broker.bootstrap, checkpoint=checkpoint)
+        try:
+            before = begun(broker.bootstrap, name)
+            frozen.thaw()
+            wait_until("end of the one that woke", lambda: frozen.process.poll() is not None)
+            check_outnumbered(before, begun(broker.bootstrap, name))
+            frame(spark, 2, 0.7).write.mode("append").parquet(rows)
+            soon(lambda: scores.all() == {1: (0.5, "m"), 2: (0.7, "m")}, "the next row of the other")
+        finally:
+            query.stop()
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_frozen_job_takes_no_row_from_another(broker: Broker, tmp_path: Path, check: int) -> None:
+    topic = new_topic(broker.bootstrap, 2)
+    name = f"frozen_{uuid.uuid4().hex[:8]}"
+    job = write_job(tmp_path, name, topic)
+    arguments = ["--table", job, "--bootstrap", broker.bootstrap, "--checkpoints", str(tmp_path / "checkpoints")]
+    with freezing(tmp_path / "frozen", check, "tablegate.jobs.running", *arguments) as frozen:
+        frozen.wait_frozen()
+        with JobProcess(tmp_path / "second", *arguments) as second:
+            second.wait_for("running")
+            produce(broker.bootstrap, topic, orders("ann", 3))
+            wait_until("a row of the second job", lambda: rows(broker.bootstrap, job) == {"ann": (3, 0.0)}, second)
+            before = begun(broker.bootstrap, name)
+            frozen.thaw()
+            wait_until("end of the one that woke", lambda: frozen.process.poll() is not None, second)
+            check_outnumbered(before, begun(broker.bootstrap, name))
+            assert second.stop() == 0
