@@ -88,11 +88,16 @@ class Places:
     def __init__(self, spark: SparkSession, table: Table, directory: Path) -> None:
         self._table = table
         self._directory = directory
+        self.topic_id = ""
         self.checkpoint = Checkpoint(spark, self.plan(()).outputs_checkpoint)
         self._next_batch = 0
 
     def plan(self, outputs: tuple[Output, ...]) -> Plan:
-        return plan_without_cluster(replace(self._table, outputs=outputs), str(self._directory))
+        plan = plan_without_cluster(replace(self._table, outputs=outputs), str(self._directory))
+        sides = {
+            name: replace(side, topic=replace(side.topic, topic_id=self.topic_id)) for name, side in plan.sides.items()
+        }
+        return replace(plan, sides=sides)
 
     def queries(self, *topics: str) -> list[OutputQuery]:
         return output_queries(self.plan(tuple(map(copied, topics))), self.checkpoint)
@@ -143,6 +148,38 @@ def test_an_output_that_comes_back_goes_on_where_it_was(places: Places) -> None:
         ("b",): ["batch 0", "batch 3"],
         ("c",): ["batch 0", "batch 1", "batch 2", "batch 3"],
     }
+
+
+def test_a_topics_id_with_a_slash_makes_no_directory(places: Places) -> None:
+    places.topic_id = "x/y/z"
+    places.start("a")
+    assert places.start("a") == {("a",): ["batch 0", "batch 1"]}
+    (query,) = places.queries("a")
+    assert (query.name, query.before) == ("a-x_y_z", "a-x_y_z")
+
+
+def test_an_output_begun_under_a_name_with_a_slash_goes_on(places: Places) -> None:
+    places.topic_id = "x/y"
+    for name, number in (("a-x/y", 7), ("records-of-both", 8)):
+        offsets = Path(places.checkpoint.query_location(name)) / "offsets"
+        offsets.mkdir(parents=True)
+        (offsets / "0").write_text(f"batch {number}")
+    places.checkpoint.decide(PLACES_FILE, '{"b-x/y": "records-of-both", "c-x/y": "records-of-both"}')
+    begun = Path(places.checkpoint.query_location("begun-batches/a-x/y.json"))
+    begun.parent.mkdir(parents=True)
+    begun.write_text("{}")
+    assert places.start("a", "b", "c", "d") == {
+        ("a",): ["batch 7", "batch 0"],
+        ("b", "c"): ["batch 8", "batch 0"],
+        ("d",): ["batch 0"],
+    }
+    assert {place for query in places.queries("a", "b", "c", "d") for place in query.places} == {
+        "a-x/y",
+        "b-x/y",
+        "c-x/y",
+        "d-x_y",
+    }
+    assert begun.exists(), "of the batch that it runs now"
 
 
 def test_a_new_start_knows_nothing_of_batches_before(places: Places) -> None:

@@ -11,6 +11,7 @@ output is no longer declared, the others go on in a copy of the checkpoint, and 
 
 Decision: docs/decisions/0109-outputs-of-records-share-a-query.md
 Decision: docs/decisions/0145-records-of-outputs-name-their-writer.md
+Decision: docs/decisions/0186-a-topics-id-makes-no-directory.md
 """
 
 import functools
@@ -55,19 +56,21 @@ def output_queries(plan: Plan, checkpoint: Checkpoint) -> list[OutputQuery]:
     found = []
     for outputs in shared_outputs(plan.table.outputs):
         if isinstance(outputs[0], ProcessorOutput):
-            name = _place_name(outputs[0], plan)
+            name = _place_name(outputs[0], plan, checkpoint)
             found.append(OutputQuery(name, outputs, (name,), _begun(name, checkpoint)))
             continue
         at: dict[str | None, list[RecordOutput]] = {}
         for output in outputs:
-            name = _place_name(output, plan)
+            name = _place_name(output, plan, checkpoint)
             at.setdefault(_begun(noted.get(name, name), checkpoint), []).append(output)
-        found += [_query_of_records(sharing, plan, before) for before, sharing in at.items()]
+        found += [_query_of_records(sharing, plan, before, checkpoint) for before, sharing in at.items()]
     return found
 
 
-def _query_of_records(outputs: Sequence[RecordOutput], plan: Plan, before: str | None) -> OutputQuery:
-    places = tuple(sorted({_place_name(output, plan) for output in outputs}))
+def _query_of_records(
+    outputs: Sequence[RecordOutput], plan: Plan, before: str | None, checkpoint: Checkpoint
+) -> OutputQuery:
+    places = tuple(sorted({_place_name(output, plan, checkpoint) for output in outputs}))
     name = places[0] if len(places) == 1 else f"records-{_hash(places)}"
     return OutputQuery(name, tuple(outputs), places, before)
 
@@ -77,10 +80,15 @@ def _begun(name: str, checkpoint: Checkpoint) -> str | None:
     return name if checkpoint.newest_batch(name, OFFSETS) is not None else None
 
 
-def _place_name(output: RecordOutput | ProcessorOutput, plan: Plan) -> str:
+def _place_name(output: RecordOutput | ProcessorOutput, plan: Plan, checkpoint: Checkpoint) -> str:
     # A source that was deleted and made again is read from its start: its offsets are others.
     ids = [side.topic.topic_id for side in plan.topics_of(output.side or "")]
-    return f"{output.topic}-{ids[0] if len(ids) == 1 else _hash(ids)}"
+    before = f"{output.topic}-{ids[0] if len(ids) == 1 else _hash(ids)}"
+    # A slash, which ids may have, would make a directory in it. What was begun under such a name keeps it.
+    name = before.replace("/", "_")
+    if name != before and (_begun(before, checkpoint) is not None or before in _noted(checkpoint)):
+        return before
+    return name
 
 
 def _hash(names: Sequence[str]) -> str:
@@ -89,7 +97,7 @@ def _hash(names: Sequence[str]) -> str:
 
 def output_sink(plan: Plan, outputs: SharedOutputs, checkpoint: Checkpoint) -> "IdempotentSink":
     """Return what writes the records of a query's outputs."""
-    places = {output.topic: _place_name(output, plan) for output in outputs}
+    places = {output.topic: _place_name(output, plan, checkpoint) for output in outputs}
     source = plan.table.source_of(outputs[0].side or "")
     return IdempotentSink(plan.bootstrap, places, f"{plan.table.name}/{source.topic}", checkpoint)
 
