@@ -18,7 +18,7 @@ from tablegate.jobs import FrameTable
 from tablegate.jobs.publishing import publish, publish_batch
 from tablegate.v1.changelog_pb2 import ProgressMarker
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
-from tests.kit.job.counting_job import orders, rows, write_job
+from tests.kit.job.counting_job import orders, rows, write_job, written
 from tests.kit.job.process import JobProcess, wait_until
 from tests.kit.job.scores.declared import Scores, write_contract
 from tests.kit.job.scores.publisher import SCHEMA
@@ -154,3 +154,22 @@ def test_a_frozen_job_takes_no_row_from_another(broker: Broker, tmp_path: Path, 
             wait_until("end of the one that woke", lambda: frozen.process.poll() is not None, second)
             check_outnumbered(before, begun(broker.bootstrap, name))
             assert second.stop() == 0
+
+
+def test_a_job_that_wakes_when_another_has_gone_begins_a_run(broker: Broker, tmp_path: Path) -> None:
+    topic = new_topic(broker.bootstrap, 2)
+    name = f"woken_{uuid.uuid4().hex[:8]}"
+    job = write_job(tmp_path, name, topic)
+    arguments = ["--table", job, "--bootstrap", broker.bootstrap, "--checkpoints", str(tmp_path / "checkpoints")]
+    with JobProcess(tmp_path / "frozen", *arguments) as frozen:
+        frozen.wait_for("running")
+        frozen.freeze()
+        with JobProcess(tmp_path / "second", *arguments) as second:
+            second.wait_for("running")
+            assert second.stop() == 0
+        frozen.thaw()
+        frozen.wait_for("left_out")
+        produce(broker.bootstrap, topic, orders("ann", 3))
+        wait_until("its row", lambda: rows(broker.bootstrap, job) == {"ann": (3, 0.0)}, frozen)
+        assert frozen.stop() == 0
+    assert written(broker.bootstrap, job)[-1].run == begun(broker.bootstrap, name)[-1], "of the newest run"

@@ -1,10 +1,13 @@
 """The clients of Kafka that a job keeps: one that lost all brokers gives way to another."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -183,6 +186,25 @@ def test_who_was_left_out_of_its_group_has_another_tenure(broker: Broker) -> Non
     with pytest.raises(JobError, match="may have been published by another while this one stood still"):
         frozen.tenure(since_joining=True)
     frozen.leave()
+
+
+def test_who_was_left_out_while_brokers_were_away_comes_back(tmp_path: Path) -> None:
+    with Broker(tmp_path / "kafka") as own_broker:
+        KafkaAdmin(own_broker.bootstrap).ensure(MANIFESTS_TOPIC, MANIFESTS_SETTINGS, partition_count=1)
+        job = JobGroup.join(own_broker.bootstrap, "table", job_group("table"), generation=1)
+        before = job.tenure()
+        deadline = time.monotonic() + WAIT_S
+        os.kill(own_broker.pid, signal.SIGSTOP)
+        try:
+            while not job._is_left_out:
+                assert time.monotonic() < deadline
+                job.poll()
+                time.sleep(0.1)
+            job.poll()
+        finally:
+            os.kill(own_broker.pid, signal.SIGCONT)
+        assert job.tenure() != before
+        job.leave()
 
 
 def test_a_run_that_begins_late_has_a_lower_number(broker: Broker) -> None:

@@ -86,6 +86,7 @@ class JobProcess:
 
     def thaw(self) -> None:
         """Let the job go on that has stopped."""
+        self.thaw_java()
         self.process.send_signal(signal.SIGCONT)
 
     def thaw_java(self) -> None:

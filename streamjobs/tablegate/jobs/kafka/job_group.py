@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Self
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from google.protobuf.message import DecodeError
 
 from tablegate.gateway.contract.kafka_refusals import Right
@@ -34,6 +34,7 @@ SESSION_TIMEOUT_MS = 6_000  # the least that brokers allow; a killed job leaves 
 GONE_WITHIN_S = 10.0  # a session timeout, and some time for the broker
 JOINED_WITHIN_S = 20.0  # brokers let a first member wait for others; this is a hundred times of what it takes
 FORGOTTEN_WITHIN_S = 30.0  # a rebalance is done long before
+ANSWER_WITHIN_S = 1.0  # a running job asks, which has other tables
 POLL_S = 0.1
 _CLIENT_ID = "tablegate-generation-"
 """How a member's client id begins; the generation that it has started with follows."""
@@ -95,8 +96,7 @@ class JobGroup:
         self._admin = KafkaAdmin(bootstrap)
         self._has_assignment: bool | None = None  # None while the group is changing
         self._changes = 0  # of the group, in which the partition was taken from this member
-        self._member_id = ""  # its newest name in the group
-        self._joined_as = ""  # its first one
+        self._joined_as = ""  # its first name in the group
         self._is_left_out = False  # and has not joined again
         self._read_generation = 0
         self._newest_generation = 0
@@ -107,6 +107,8 @@ class JobGroup:
         self._changing_s = time.monotonic()  # since when the group is changing
         self._refused = ""  # why brokers do not let it join
         self._consumer = self._new_consumer()
+        self.member_id = ""
+        """Its newest name in the group: another one where it was left out meanwhile."""
 
     def _new_consumer(self) -> Consumer:
         return Consumer(
@@ -138,7 +140,7 @@ class JobGroup:
         membership = cls(bootstrap, table, group, generation, forgotten_within_s)
         try:
             membership._await_assignment()
-            membership._joined_as = membership._member_id
+            membership._joined_as = membership.member_id
         except BaseException:
             membership.leave()
             raise
@@ -166,7 +168,7 @@ class JobGroup:
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if consumer is self._consumer:
             self._has_assignment = bool(partitions)
-            self._member_id = str(consumer.memberid())
+            self.member_id = str(consumer.memberid())
 
     def _on_revoke(self, consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         if consumer is self._consumer:
@@ -182,11 +184,14 @@ class JobGroup:
 
     def _come_back(self) -> None:
         """Join again, having been left out of the group; raise `JobError` where another has joined meanwhile."""
+        # Brokers may be away, which leaves out all. While they are, nobody asks for the members: librdkafka ends the
+        # process by an assertion where an answer about a coordinator comes too late.
         try:
+            self._consumer.list_topics(manifests_topic(self._bootstrap), timeout=ANSWER_WITHIN_S)
             members = self._admin.members(self._group)
-        except JobError:
-            return  # no broker answers; the next poll asks again
-        others = [member for member in members if member.member_id != self._member_id]
+        except (KafkaException, JobError):
+            return  # the next poll asks again
+        others = [member for member in members if member.member_id != self.member_id]
         if others:
             raise _other_job_error(self._table, self._group, others)
         self._is_left_out, self._changing_s = False, time.monotonic()

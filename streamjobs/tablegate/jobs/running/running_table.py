@@ -122,6 +122,7 @@ class RunningTable:
         self._expiry: RowExpiry | None = None
         self._handover: GenerationHandover | None = None
         self._next_check_s = 0.0
+        self._begun_as = ""  # its name in the group when its run began
         self.is_done = False
         """Whether all is worked off, where it was to run once."""
         name = plan.table.name
@@ -264,7 +265,9 @@ class RunningTable:
         # Who builds a generation has a group of its own. Left out of it, it may find that empty, as the job that keeps
         # the table has adopted the generation.
         is_published = self._is_rebuild and self._newest_generation() >= self._plan.generation
-        return self._membership.tenure(since_joining=is_published)
+        tenure = self._membership.tenure(since_joining=is_published)
+        self._begun_as = tenure.member_id
+        return tenure
 
     def _new_monitor(self, queries: RunningQueries) -> QueryMonitor:
         return QueryMonitor(
@@ -327,6 +330,14 @@ class RunningTable:
         elif newest > self._plan.generation and not self._is_rebuild:
             self._hand_over(newest)
         else:
+            if self._membership.member_id != self._begun_as:
+                # Left out of the group, as it was frozen or brokers were away. Another may have come and gone, behind
+                # whose run nothing counts that this one writes.
+                metrics.RESTARTS.labels(self._plan.table.name, "left_out").inc()
+                log("left_out", table=self._plan.table.name, generation=self._plan.generation)
+                self._end_queries()
+                self._begin(self._plan)
+                return
             if self._has_other_generation() or self._has_grown_source() or self._has_new_topics():
                 self._end_queries()
                 self._begin(self._make_plan_again())
