@@ -52,6 +52,8 @@ def test_a_bad_file_is_refused(tmp_path: Path, text: str, why: str) -> None:
     [
         ({"topic": ""}, "a table of a topic needs --topic; give it, or write it into --file"),
         ({"table": ""}, "a table of a topic needs the table's name"),
+        ({"key": ""}, r"a table of a topic needs --key \(utf8, int32, int64, .*\); give it, or write it into --file"),
+        ({"value": ""}, r"a table of a topic needs --value \(json, json-schema, avro, .*\); give it"),
         *(({"topic": name}, "is no name of a topic") for name in ("a b", "a/b", "é", ".", "..", "o" * 250)),
         ({"key": "text"}, '--key "text" is none of utf8, int32'),
         ({"windowed": "hopping"}, '--windowed "hopping" is none of no, time'),

@@ -127,12 +127,12 @@ def test_a_day_of_avro_is_a_column_that_gateways_read(tmp_path: Path) -> None:
         ({"a": []}, 'field "a" is empty in the whole sample, which says no type; add an object where it is not, or'),
         ({"a": [1, None]}, 'field "a" has a null in a list'),
         ({"a": [[1]]}, 'field "a" has lists in a list'),
-        ({"a": [{"b": 1}, {"b": "x"}]}, 'field "a.b" has values of several types (number, text)'),
-        ([{"a": 1}, {"a": {"b": 1}}], "several types (number, object)"),
+        ({"a": [{"b": 1}, {"b": "x"}]}, 'field "a.b" has values of several types (1 times number, 1 times text)'),
+        ([{"a": 1}, {"a": {"b": 1}}], "several types (1 times number, 1 times object)"),
         ({"a": {"bC": 1, "b_c": 2}}, 'field "a.b_c" would have the name of field "a.bC"; leave it out: --skip "a"'),
         ({"a": 2**63}, 'field "a" has a number that is no int64; write it as text, or leave it out: --skip "a"'),
-        ([{"a": 1}, {"a": "x"}], 'field "a" has values of several types (number, text); leave it out: --skip "a"'),
-        ([{"a": 1}, {"a": True}], "several types (bool, number)"),
+        ([{"a": 1}, {"a": "x"}, {"a": 2}], "several types (2 times number, 1 times text); take out the objects that"),
+        ([{"a": 1}, {"a": True}], "several types (1 times number, 1 times bool)"),
         ({"2fa": 1}, 'field "2fa" has a name that no field of a message can have; rename it, or leave it out'),
         ({"": 1}, "has a name that no field"),
         ({"größe": 1}, 'rename it, or leave it out: --skip "größe"'),
@@ -153,6 +153,24 @@ def test_what_a_sample_cannot_say(text: object, sentence: str) -> None:
 def test_what_is_no_json(text: str) -> None:
     with pytest.raises(RowError, match="the sample is not JSON; give an object, or one in each line"):
         json_row(text, "Order", (), what="the sample")
+
+
+def test_the_line_that_is_no_json_is_named() -> None:
+    with pytest.raises(RowError, match="line 3 of the sample is not JSON; give an object, or one in each line"):
+        json_row('{"id": 1}\n\nid 2\n', "Order", (), what="the sample")
+
+
+@pytest.mark.parametrize(
+    ("file", "row"), [("orders", "Order"), ("shop-parcels", "ShopParcel"), ("cities", "City"), ("boxes", "Box")]
+)
+def test_a_row_of_a_sample_is_called_as_its_file_is(file: str, row: str, tmp_path: Path) -> None:
+    sample, path = tmp_path / "sample.json", tmp_path / f"{file}.proto"
+    sample.write_text('{"id": 1}')
+    done = new(path, "--from", sample, "--key", "id")
+    assert done.exit_code == 0, done.stderr
+    assert f"message {row} {{" in path.read_text()
+    refused = new(tmp_path / "7.proto", "--from", sample, "--key", "id")
+    assert "a sample does not say what a row is called; say it: --row Order" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -498,10 +516,7 @@ def test_what_is_missing(words: list[str], sentence: str, tmp_path: Path, monkey
     done = new(tmp_path / "orders.proto", *words)
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert sentence in done.stderr
-    sample = tmp_path / "sample.json"
-    sample.write_text('{"id": 1}')
-    assert "say it: --row Order" in new(tmp_path / "orders.proto", "--from", sample, "--key", "id").stderr
-    away = new(tmp_path / "none" / "orders.proto", "--from", sample, "--row", "Order", "--key", "id")
+    away = new(tmp_path / "none" / "orders.proto", "--from", tmp_path / "sample.json", "--row", "Order", "--key", "id")
     assert "cannot be written: No such file" in away.stderr
 
 

@@ -1,8 +1,10 @@
 """`tablegate contract …`: contracts that write themselves, from a row message or from what has its fields."""
 
 import re
+import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,8 +15,9 @@ from tablegate.gateway.cli.errors import fail, fail_with_problems
 
 if TYPE_CHECKING:
     from tablegate.gateway.cli.row_messages import Row
+    from tablegate.gateway.cli.topic_rows import TopicRow
 
-_SUBJECT = "registry:"
+_SUBJECT, _TOPIC = "registry:", "topic:"
 _PACKAGE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 contracts = typer.Typer(no_args_is_help=True, help="Write contracts, and show what gateways make of them.")
@@ -34,10 +37,18 @@ class Kind(Enum):
 def new(
     path: Annotated[Path, typer.Argument(help="A .proto that has the row message.", metavar="CONTRACT.proto")],
     row: Annotated[
-        str | None, typer.Option(help="Row message. Not needed where there is one message.", metavar="MESSAGE")
+        str | None,
+        typer.Option(
+            help="Row message. Default: the only one there is; of JSON, as the file is called: Order of orders.proto.",
+            metavar="MESSAGE",
+        ),
     ] = None,
     key: Annotated[
-        list[str] | None, typer.Option(help="Key column; again for each further one, in sort order.", metavar="COLUMN")
+        list[str] | None,
+        typer.Option(
+            help="Key column; again for each further one, in sort order. Of a topic, found out where keys tell.",
+            metavar="COLUMN",
+        ),
     ] = None,
     partition_by: Annotated[
         list[str] | None,
@@ -60,7 +71,8 @@ def new(
         str | None,
         typer.Option(
             "--from",
-            help="Make the row of this: an Avro schema (.avsc), a sample (.json), another .proto, or registry:SUBJECT.",
+            help="Make the row of this: an Avro schema (.avsc), a sample (.json), another .proto, registry:SUBJECT, or "
+            "topic:NAME, whose newest records are read.",
             metavar="FILE",
             envvar="TABLEGATE_CONTRACT_NEW_FROM",
         ),
@@ -75,10 +87,18 @@ def new(
         str | None,
         typer.Option(help="Schema registry with the Confluent API, for --from registry:SUBJECT.", metavar="URL"),
     ] = None,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            help="Kafka brokers, for --from topic:NAME; also bootstrap in the file of --kafka.",
+            metavar="HOST:PORT,...",
+            envvar="TABLEGATE_BOOTSTRAP",
+        ),
+    ] = None,
     kafka: Annotated[
         Path | None,
         typer.Option(
-            help="A TOML file whose part registry says how the schema registry is reached.",
+            help="A TOML file that says how Kafka is reached and, in its part registry, the schema registry.",
             metavar="FILE",
             envvar="TABLEGATE_KAFKA",
         ),
@@ -91,15 +111,16 @@ def new(
     The message gets the table option where it has none. Then come a service with Get, BatchGet, List, Scan and
     Subscribe, their messages and REST routes: a contract to serve as it is, and yours to change.
 
-    With --from the whole file is written, the row message too.
+    With --from the whole file is written, the row message too: of the JSON in a topic, for example, by
+    [bold]tablegate contract new orders.proto --from topic:orders --bootstrap 127.0.0.1:9092[/bold].
     """
     from tablegate.gateway.cli.contract_files import AskedTable, complete, table_name, write
-    from tablegate.gateway.cli.row_messages import RowError
+    from tablegate.gateway.cli.row_messages import RowError, row_name
     from tablegate.gateway.contract.binder.problems import ContractError
     from tablegate.gateway.contract.binder.tables import TABLE_NAME_HINT, is_table_name
     from tablegate.gateway.contract.descriptors import DescriptorError
 
-    columns, leading, text = tuple(key or ()), tuple(partition_by or ()), None
+    columns, leading, text, found = tuple(key or ()), tuple(partition_by or ()), None, None
     if source is None and (skip or package or schema_registry or force):
         fail("--skip, --package, --schema-registry and --force need --from; say what the row is made of")
     try:
@@ -112,7 +133,18 @@ def new(
                 fail(f'no package can be called "{package}"; give a name such as shop.v1')
             if table and not is_table_name(table):
                 fail(f'"{table}" is no name for a table; {TABLE_NAME_HINT}')
-            made = _row_of(source, row or "", skip or (), schema_registry, kafka)
+            if source.startswith(_TOPIC):
+                named = row or row_name(path)
+                found = _row_of_topic(source.removeprefix(_TOPIC), named, columns, skip or (), bootstrap, kafka)
+                for line in found.lines():
+                    print(line, file=sys.stderr if stdout else sys.stdout)
+                made, columns = found.row, tuple(found.key)
+            else:
+                made = _row_of(source, row or "", skip or (), schema_registry, kafka)
+            if not made.name:
+                made = replace(made, name=row_name(path))
+            if not made.name:
+                fail("a sample does not say what a row is called; say it: --row Order")
             row, columns, leading = made.name, tuple(map(made.column, columns)), tuple(map(made.column, leading))
             text = made.text(package or f"{table or table_name(row)}.v1", columns)
         kinds = [kind.value.replace("-", "_") for kind in method or Kind]
@@ -130,7 +162,14 @@ def new(
             fail(f'"{source}" cannot be read: {error.strerror}')
         fail(f'"{path}" cannot be written: {error.strerror}')
     tables = ", ".join(contract.tables)
-    print(f"wrote {path}: the queries of table {tables}; next: tablegate check {path}")
+    following = f"tablegate check {shlex.quote(str(path))}"
+    if source is not None and found is not None:
+        reached = f"--kafka {shlex.quote(str(kafka))}" if kafka is not None else f"--bootstrap {bootstrap}"
+        following = (
+            f"tablegate table add {tables} --topic {source.removeprefix(_TOPIC)} --key {found.codec} --value json "
+            f"--contract {shlex.quote(str(path))} {reached}"
+        )
+    print(f"wrote {path}: the queries of table {tables}; next: {following}")
 
 
 def _row_of(source: str, name: str, skipped: Sequence[str], registry: str | None, kafka: Path | None) -> "Row":
@@ -148,9 +187,39 @@ def _row_of(source: str, name: str, skipped: Sequence[str], registry: str | None
         raise RowError(
             f'"{source}" has more objects in one another than a row may have; give one that has not'
         ) from None
-    if not row.name:
-        raise RowError("a sample does not say what a row is called; say it: --row Order")
     return row
+
+
+def _row_of_topic(
+    topic: str,
+    name: str,
+    key: Sequence[str],
+    skipped: Sequence[str],
+    bootstrap: str | None,
+    kafka: Path | None,
+) -> "TopicRow":
+    """Return the row that the newest records of a topic have in common."""
+    from tablegate.gateway.cli.row_messages import RowError
+    from tablegate.gateway.cli.tables import kafka_of
+    from tablegate.gateway.cli.topic_rows import topic_row
+    from tablegate.gateway.cli.topic_samples import SAMPLE_RECORDS_MAX
+    from tablegate.gateway.contract.kafka_file import KafkaSettingsError
+    from tablegate.gateway.contract.types import is_topic_name
+    from tablegate.gateway.kafka.log import LogUnavailable
+
+    try:
+        with kafka_of(bootstrap, kafka) as published:
+            facts = published.describe(topic) if is_topic_name(topic) else None
+            if facts is None:
+                raise RowError(f'topic "{topic}" does not exist; create it, or correct --from')
+            records = (record for _, record in published.read_some(topic, facts, SAMPLE_RECORDS_MAX))
+            return topic_row(records, name, key, skipped, topic=topic)
+    except (KafkaSettingsError, LogUnavailable) as error:
+        raise RowError(str(error)) from None
+    except RecursionError:
+        raise RowError(
+            f'topic "{topic}" has more objects in one another than a row may have; leave them out: --skip FIELD'
+        ) from None
 
 
 def _row_of_subject(subject: str, name: str, skipped: Sequence[str], url: str | None, kafka: Path | None) -> "Row":

@@ -71,7 +71,8 @@ class Definition:
         for name in ("table", "topic", "key", "value", "contract"):
             if not getattr(self, name):
                 option = "the table's name" if name == "table" else f"--{name}"
-                raise DefinitionError(f"a table of a topic needs {option}; give it, or write it into --file")
+                choices = f" ({', '.join(CHOICES[name])})" if name in CHOICES else ""
+                raise DefinitionError(f"a table of a topic needs {option}{choices}; give it, or write it into --file")
         if not is_topic_name(self.topic):
             raise DefinitionError(
                 f'--topic "{self.topic}" is no name of a topic, which has letters, digits, ".", "_" and "-", 249 at '

@@ -6,6 +6,7 @@ what to do: most often to leave the field out.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -248,8 +249,13 @@ def avro_row(text: str, name: str, skipped: Collection[str], *, what: str) -> Ro
 
 def json_row(text: str, name: str, skipped: Collection[str], *, what: str) -> Row:
     """Return the row of a sample of JSON: an object, an array of objects, or an object in each line."""
+    return objects_row(_objects(text, what), name, skipped, what=what)
+
+
+def objects_row(objects: Sequence[dict[str, Any]], name: str, skipped: Collection[str], *, what: str) -> Row:
+    """Return the row of objects; raise `RowError`."""
     inners = Inners()
-    columns = _json_columns(_objects(text, what), inners, path="", skipped=skipped)
+    columns = _json_columns(objects, inners, path="", skipped=skipped)
     return make_row(name, columns, what, inner=inners.all())
 
 
@@ -498,18 +504,28 @@ class _AvroTypes:
 def _objects(text: str, what: str) -> Sequence[dict[str, Any]]:
     """Return the objects of a sample."""
     try:
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = [json.loads(line) for line in text.split("\n") if line.strip()]
-            if not value:
-                raise
+        value = json.loads(text)
     except (ValueError, RecursionError):
-        raise RowError(f"{what} is not JSON; give an object, or one in each line") from None
+        value = _objects_of_lines(text, what)
     objects = value if isinstance(value, list) else [value]
     if not objects or not all(isinstance(one, dict) for one in objects):
         raise RowError(f"{what} has something else than objects; give an object, or one in each line")
     return objects
+
+
+def _objects_of_lines(text: str, what: str) -> list[Any]:
+    """Return what lines have, one each; a line that is not JSON is named where others are."""
+    found: list[Any] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        try:
+            if line.strip():
+                found.append(json.loads(line))
+        except (ValueError, RecursionError):
+            where = f"line {number} of {what}" if found else what
+            raise RowError(f"{where} is not JSON; give an object, or one in each line") from None
+    if not found:
+        raise RowError(f"{what} is not JSON; give an object, or one in each line")
+    return found
 
 
 def _json_type(values: Sequence[Any], source: str, name: str, inners: Inners) -> str:
@@ -547,7 +563,15 @@ def _json_one(values: Sequence[Any], source: str, name: str, inners: Inners) -> 
     if kinds == {str}:
         return TIMESTAMP if all(map(_is_time, values)) else "string"
     names = {bool: "bool", int: "number", float: "number", str: "text", dict: "object", list: "list"}
-    raise refusal(source, f"has values of several types ({', '.join(sorted({names[kind] for kind in kinds}))})")
+    counted = Counter(names[type(value)] for value in values)
+    types = ", ".join(f"{count} times {kind}" for kind, count in counted.most_common())
+    raise refusal(source, f"has values of several types ({types})", "take out the objects that are odd, or")
+
+
+def row_name(file: Path) -> str:
+    """Return what a row is called whose file is called so, in the plural: "Order" of orders.proto; "": nothing."""
+    name = message_name(_singular(snake_case(file.stem)))
+    return name if _NAME.fullmatch(name) is not None else ""
 
 
 def _singular(name: str) -> str:

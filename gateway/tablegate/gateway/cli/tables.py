@@ -180,7 +180,7 @@ def add(
         value_index=value_index or "",
         retention=retention or "",
     )
-    with _explained(), _published(bootstrap, kafka, tables_topic) as published:
+    with _explained(), kafka_of(bootstrap, kafka, tables_topic) as published:
         definition = (given.with_file(file) if file else given).checked()
         table = bound_table(definition)
         facts = published.describe(definition.topic)
@@ -285,7 +285,7 @@ def list_(
     bootstrap: Bootstrap = None, kafka: KafkaFile = None, tables_topic: TablesTopic = None, as_json: AsJson = False
 ) -> None:
     """Show the tables of topics that others write."""
-    with _explained(), _published(bootstrap, kafka, tables_topic) as published:
+    with _explained(), kafka_of(bootstrap, kafka, tables_topic) as published:
         found = [each for _, each in sorted(published.newest().items()) if each.HasField("foreign")]
     if as_json:
         for manifest in found:
@@ -313,7 +313,7 @@ def show(
     from tablegate.gateway.contract.foreign.topics import unfit_reason
     from tablegate.gateway.replication.manifests import topic_fault
 
-    with _explained(), _published(bootstrap, kafka, tables_topic) as published:
+    with _explained(), kafka_of(bootstrap, kafka, tables_topic) as published:
         manifest = _of_others(published, name)
         described = _described(manifest)
         table = None if contract is None else bound_table(Definition(table=name, contract=str(contract)))
@@ -336,7 +336,7 @@ def show(
 @tables.command()
 def remove(name: Name, bootstrap: Bootstrap = None, kafka: KafkaFile = None, tables_topic: TablesTopic = None) -> None:
     """Serve a topic no longer. The topic itself stays as it is."""
-    with _explained(), _published(bootstrap, kafka, tables_topic) as published:
+    with _explained(), kafka_of(bootstrap, kafka, tables_topic) as published:
         manifest = _of_others(published, name)
         published.remove(name, newest=manifest.generation)
     print(f'table "{name}" is removed; topic "{manifest.changelog_topic}" is as it was')
@@ -379,7 +379,10 @@ def _described(manifest: "Manifest") -> dict[str, Any]:
 
 
 @contextmanager
-def _published(bootstrap: str | None, kafka: Path | None, tables_topic: str | None) -> "Iterator[PublishedManifests]":
+def kafka_of(
+    bootstrap: str | None, kafka: Path | None, tables_topic: str | None = None
+) -> "Iterator[PublishedManifests]":
+    """Connect a command to Kafka; raise `KafkaSettingsError`."""
     from tablegate.gateway.contract.kafka_settings import load_settings
     from tablegate.gateway.kafka.published import PublishedManifests
 
