@@ -94,10 +94,12 @@ def test_the_job_of_a_table(page, gateway):
 
 def test_a_table_that_no_job_keeps_has_none(browser):
     with ConsoleGateway({"ratings": 20}, contracts=[RATINGS]) as gateway:
-        gateway.do(lambda: gateway.say(foreign=["ratings"]))
+        gateway.do(lambda: gateway.say(foreign=["ratings"], set_aside={"key is null": 1, "value is not JSON": 7}))
         page = ConsolePage(browser, gateway.port)
         page.open("tables")
         page.wait("no job")
+        assert "from ratings-events" in page.text("tbody")
+        assert re.search(r"7 set aside: value is not JSON\s+1 set aside: key is null", page.text("tbody"))
         page.open("job/ratings")
         page.wait("No job keeps this table")
         assert page.complaints() == []

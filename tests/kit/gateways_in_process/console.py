@@ -5,9 +5,10 @@ import random
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 from typing_extensions import override
@@ -140,8 +141,11 @@ class ConsoleGateway(ServerThread):
         row = row_of(self.catalogue, name, number, self.chance)
         self.do(lambda: self.tables[name].delete([row]))
 
-    def say(self, *, foreign: Collection[str] = ()) -> None:
-        """Let the store say of all tables how far they are, as the replicator does; of some that others write them."""
+    def say(self, *, foreign: Collection[str] = (), set_aside: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Let the store say of all tables how far they are, as the replicator does; of some that others write them.
+
+        `set_aside`: how many records of each table, by reason.
+        """
         status = GetStatusResponse(kafka_reachable=self.kafka_reachable)
         status.beat_time.GetCurrentTime()
         for name in sorted(self.catalogue.tables):
@@ -154,8 +158,11 @@ class ConsoleGateway(ServerThread):
             entry = status.tables.add(table=name, serving=True, state=TABLE_STATE_SERVING)
             entry.manifest.generation, entry.manifest.partition_count = table.generation, table.partition_count
             entry.manifest.changelog_topic = f"{name}-g{table.generation}-changelog"
+            entry.manifest.sources.add(topic=f"{name}-events")
             if name in foreign:
                 entry.manifest.foreign.SetInParent()
+            for reason, count in set_aside.items():
+                entry.poison.add(reason=reason, count=count)
             entry.manifest.mode = JOB_MODE_REALTIME
             entry.manifest.publish_time.FromMilliseconds(self._published_ms)
             read = {(f"{name}-events", number): table.sequence // 3 + number for number in range(3)}

@@ -5,6 +5,7 @@ The status is that of its cluster, its tables, and the progress of each partitio
 
 import json
 import time
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf import any_pb2, json_format
 from google.protobuf.message import Message
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from tablegate.gateway.cli.served import directory_of, partition_count, served_tables
 from tablegate.gateway.cluster.directory import Directory
@@ -78,8 +81,8 @@ def rows(messages: Sequence[Message], wanted: "Wanted | None" = None) -> None:
         return
     table = empty_table(messages[0].DESCRIPTOR, wanted)
     for message in messages:
-        table.add_row(*cells(message, wanted))
-    OUT.print(table)
+        table.add_row(*map(plain, cells(message, wanted)))
+    print_table(table)
 
 
 def empty_table(row: Any, wanted: "Wanted | None" = None) -> Table:
@@ -87,7 +90,8 @@ def empty_table(row: Any, wanted: "Wanted | None" = None) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for field in _shown(row, wanted):
         is_number = not field.is_repeated and (field.cpp_type <= field.CPPTYPE_FLOAT or is_money(field))
-        table.add_column(field.name, justify="right" if is_number else "left")
+        # What is too long goes on in the next line: a key or a time that is cut cannot be asked for.
+        table.add_column(field.name, justify="right" if is_number else "left", overflow="fold")
     return table
 
 
@@ -95,6 +99,11 @@ def cells(message: Message, wanted: "Wanted | None" = None) -> list[str]:
     """Return the columns of a row as texts: of a list an item each line, of a message its fields that are set."""
     values = to_dict(message, wanted)
     return [_cell(message, field, values.get(field.name, "")) for field in _shown(message.DESCRIPTOR, wanted)]
+
+
+def plain(text: str) -> Text:
+    """Return a text that is shown as it is: what looks like markup is none, and it gives a terminal no commands."""
+    return Text("".join(one if one in "\n\t" or unicodedata.category(one) != "Cc" else "\ufffd" for one in text))
 
 
 def _shown(row: Any, wanted: "Wanted | None") -> Sequence[Any]:
@@ -174,7 +183,7 @@ def tables(described: Sequence[dict[str, Any]]) -> None:
         if "window" in entry:
             OUT.print(f"  {_windows(entry)}")
         if "problem" in entry:
-            OUT.print(f"  [red]{entry['problem']}[/red]")
+            OUT.print(f"  [red]{escape(entry['problem'])}[/red]")
         for method in entry["methods"]:
             OUT.print(f"  {method['kind']:<10} {method['path']}")
 
@@ -225,7 +234,8 @@ def _gateways(gateways: Sequence[GatewayStatus]) -> Table:
         # Both times are Kafka's: its clock may differ from ours.
         age_s = (newest_ms - each.beat_time.ToMilliseconds()) / 1000
         beat = f"{age_s:.1f} s ago" if each.HasField("beat_time") else "none yet"
-        shown.add_row(record.gateway_id, record.endpoint, record.zone, _state(each), beat, _partitions_on(record))
+        names = map(plain, (record.gateway_id, record.endpoint, record.zone))  # [fe80::1]:50051 is no markup
+        shown.add_row(*names, _state(each), beat, _partitions_on(record))
     return shown
 
 
@@ -274,9 +284,9 @@ def _table(table: TableStatus, directory: Directory, *, is_served: bool, snapsho
         OUT.print(f", generation {table.manifest.generation}{topic and f' of {topic}'}", end="")
     OUT.print("".join(f", {count} {what}" for what, count in _dropped(table) if count))
     if table.repair_problem:
-        OUT.print(f"  {table.repair_problem}")
+        OUT.print(f"  {table.repair_problem}", markup=False)
     if table.problem:
-        OUT.print(f"  {table.problem}")
+        OUT.print(f"  {table.problem}", markup=False)
     elif not table.manifest.generation:
         OUT.print("  its job has not published a manifest yet, or the gateway has not reached Kafka")
     if table.fault:
@@ -287,7 +297,7 @@ def _table(table: TableStatus, directory: Directory, *, is_served: bool, snapsho
         if each.state != GenerationState.GENERATION_STATE_SERVING:
             name = _name(GenerationState.Name(each.state), "GENERATION_STATE_")
             why = f": {each.waits_for}" if each.waits_for and each.waits_for != table.problem else ""
-            OUT.print(f"  generation {each.generation} is {name}{why}")
+            OUT.print(f"  generation {each.generation} is {name}{why}", markup=False)
     if table.restore_rows_per_second:
         left_s = table.restore_seconds_left
         OUT.print(f"  restoring {table.restore_rows_per_second:,.0f} rows/s, about {left_s:.0f} s left")
@@ -349,7 +359,7 @@ def _all_partitions(table: TableStatus, directory: Directory, files: Mapping[int
     local = {partition.partition: partition for partition in table.partitions}
     coming = _coming(table.table, directory)
     for number in range(partition_count(table)):
-        names = [peer.gateway_id for peer in directory.replicas(table.table, Partition(number))]
+        names = [escape(peer.gateway_id) for peer in directory.replicas(table.table, Partition(number))]
         owner = names[0] if names else "[red]none[/red]"
         progress = _progress(local[number]) if number in local else ("", "", "", "", "")
         file = () if files is None else (files.get(number, ""),)
@@ -393,7 +403,7 @@ def explanation(answer: ExplainResponse) -> None:
     for plan in answer.partitions:
         route = PartitionRoute.Name(plan.route).removeprefix("PARTITION_ROUTE_").lower()
         replicas = [f"{each.gateway_id} {_phase(each.phase)} at {each.next_offset}".strip() for each in plan.replicas]
-        shown.add_row(str(plan.partition), route, plan.why, ", ".join(replicas))
+        shown.add_row(str(plan.partition), route, plain(plan.why), plain(", ".join(replicas)))
     if answer.partitions:
         print_table(shown)
     for sentence in answer.not_promised:

@@ -228,7 +228,8 @@ class LiveView:
         for key in shown:
             changed_s = self._changed[key]
             is_fresh = changed_s is not None and changed_s >= fresh_s
-            table.add_row(*show.cells(self._rows[key], self._wanted), style="bold green" if is_fresh else None)
+            cells = map(show.plain, show.cells(self._rows[key], self._wanted))
+            table.add_row(*cells, style="bold green" if is_fresh else None)
         return table
 
     def _status(self, shown: int) -> Text:

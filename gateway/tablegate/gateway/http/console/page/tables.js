@@ -7,6 +7,8 @@ import { markerAge, ratesOf, stateOf, summary } from "./status.js";
 import { Empty, html, List, usePolled } from "./ui.js";
 
 const COUNT_EVERY_MS = 15_000;
+const SHOWN_TOPICS = 3; // a pattern may match hundreds
+const SHOWN_REASONS = 3; // the status has them all
 const OLD_S = 30; // a marker of progress comes every few seconds: what is older than this has a reason
 
 const HEADS = [
@@ -35,8 +37,8 @@ export function Tables({ status, contracts, serverNow }) {
       })}
     <//>
     <p class="hint">
-      Rows: of tables whose contract has a Count. Age: nothing that was committed to the changelog before it is missing
-      here. Set aside: records that could not be applied, since the replicator began. Job's marker: how old the job's newest
+      Rows: of tables whose contract has a Count. Age: how old an answer may be, as all that was committed to
+      the changelog longer ago is in it. Set aside: records that could not be applied, since the replicator began. Job's marker: how old the job's newest
       word is of a batch that it has finished.
     </p>`;
 }
@@ -54,11 +56,15 @@ function Line({ table, rows, about, serverNow }) {
   const why = table.fault || table.problem || table.repairProblem;
   const restoring = `${short(table.restoreRowsPerSecond)} rows/s, ${age(table.restoreSecondsLeft)} left`;
   const marker = markerText(table, serverNow);
+  const from = sourcesOf(table);
+  const reasons = reasonsOf(table);
   const mapLabel = `${here} of ${of} partitions of ${table.table}: see the map`;
   return html`<tr>
     <th scope="row">
       <a href=${`#/rows/${name}`}>${table.table}</a>
       ${about && html`<span class="about">${about}</span>`}
+      ${from && html`<span class="about">${from}</span>`}
+      ${reasons.map((reason) => html`<span class="about">${reason}</span>`)}
       ${why && html`<span class="why">${why}</span>`}
     </th>
     <td data-label="State">
@@ -84,6 +90,20 @@ function Line({ table, rows, about, serverNow }) {
       ${of ? html`<a href=${`#/map/${name}`} aria-label=${mapLabel}>${here} of ${of}</a>` : NONE}
     </td>
   </tr>`;
+}
+
+// Where the rows come from: the topic itself, or those that the job reads.
+function sourcesOf(table) {
+  const topics = (table.manifest?.sources ?? []).map((source) => source.topic);
+  if (!topics.length) return "";
+  const shown = topics.slice(0, SHOWN_TOPICS).join(", ");
+  return `from ${shown}${topics.length > SHOWN_TOPICS ? ` and ${topics.length - SHOWN_TOPICS} more topics` : ""}`;
+}
+
+// Why records were set aside: the most frequent reasons.
+function reasonsOf(table) {
+  const reasons = [...(table.poison ?? [])].sort((one, other) => Number(other.count) - Number(one.count));
+  return reasons.slice(0, SHOWN_REASONS).map((each) => `${count(each.count)} set aside: ${each.reason}`);
 }
 
 function markerText(table, serverNow) {
