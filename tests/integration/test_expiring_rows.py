@@ -13,6 +13,7 @@ from typing_extensions import override
 from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.contract.types import VERSION_HEADER
 from tablegate.jobs.errors import JobError
+from tablegate.jobs.kafka.job_group import Tenure
 from tablegate.jobs.kafka.markers import Markers
 from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.planning.options import Options
@@ -140,7 +141,7 @@ def test_a_sweep_that_was_cut_off_is_finished(
         adopt_sweep(checkpoint)
     if moment == MOMENTS[3]:
         swept = replace(plan, sequence_base=newest_sweep(checkpoint).sequence_base)
-        run = Markers(options.bootstrap, plan.changelog, plan.generation).begin_run()
+        run = Markers(options.bootstrap, plan.changelog, plan.generation).begin_run(lambda: Tenure("sweeper", 0))
         with pytest.raises(InterruptedError):
             finish_sweep(session, swept, cut_off, run=run, row_outputs=True)
     produce(broker.bootstrap, topic, of("old", 1) + of("new", 1, partition=1))

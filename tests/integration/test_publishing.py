@@ -115,6 +115,25 @@ def test_a_batch_is_served_added_to_and_replaced(
     assert list(KafkaAdmin(broker.bootstrap).changelogs(name)) == [1, 2, fourth.generation]
 
 
+def test_a_small_batch_is_few_tasks(spark: SparkSession, broker: Broker, table: FrameTable) -> None:
+    """Not one for each partition that Spark shuffles into: a user has 200 of these, unless he says otherwise."""
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    assert before is not None
+    spark.conf.set("spark.sql.shuffle.partitions", "200")
+    group = uuid.uuid4().hex
+    spark.sparkContext.setJobGroup(group, "publish")
+    try:
+        assert publish_batch(frame(spark, (1, 0.5, "a"), (2, 0.25, "a")), table, bootstrap=broker.bootstrap).rows == 2
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before)
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [job for each in tracker.getJobIdsForGroup(group) if (job := tracker.getJobInfo(each)) is not None]
+    stages = [tracker.getStageInfo(stage) for stage in {stage for job in jobs for stage in job.stageIds}]
+    tasks = [stage.numTasks for stage in stages if stage is not None]
+    assert tasks
+    assert sum(tasks) < 40
+
+
 class PacedReads:
     """Reads scores at a pace while the block runs, and notes what failed or went back to an earlier night."""
 
