@@ -108,8 +108,8 @@ def test_progress_after_offers_has_what_was_offered() -> None:
             await until(call, copy, ratings, writer)
             assert call.taken == 1
             given = copy.given
-            await take(call, copy, ratings)  # nothing changed: this is a heartbeat
-            assert (copy.given, call.taken) == (given, 1)
+            await take(call, copy, ratings)  # nothing changed: this is a heartbeat, which is offered, too
+            assert (copy.given, call.taken) == (given, 2)
         async with taking(ratings, copy.token) as call:
             await take(call, copy, ratings)
             assert (copy.given, copy.phase) == (given, SUBSCRIBE_PHASE_CURRENT)
