@@ -171,6 +171,9 @@ class KafkaLog(Log):
                 client.set_sasl_credentials(self._client["sasl.username"], password)
             _logger.info("the password of the user of Kafka has changed, and is taken up")
 
+    def _no_answer(self, why: str = "") -> LogUnavailable:
+        return LogUnavailable(f"Kafka at {self._bootstrap} does not answer{why}; see that it runs there")
+
     def _ask(self, topic: str) -> TopicFacts | None:
         for log in (self, *self._others):
             log._take_up_password()
@@ -181,10 +184,10 @@ class KafkaLog(Log):
             if refused is not None:
                 raise NotAllowed(refused) from None
             self._record_no_answer()
-            raise LogUnavailable(f"Kafka at {self._bootstrap} does not answer: {error.args[0].str()}") from None
+            raise self._no_answer(f" ({error.args[0].str()})") from None
         except TimeoutError:
             self._record_no_answer()
-            raise LogUnavailable(f"Kafka at {self._bootstrap} does not answer") from None
+            raise self._no_answer() from None
         self._descriptions.succeeded()
         self._trouble = ""
         return facts
