@@ -9,7 +9,7 @@ from urllib.request import urlopen
 import pytest
 
 from tablegate.examples.demo.kafka import Broker
-from tablegate.gateway.cli.connecting import Gateway
+from tablegate.gateway.cli.gateway import Gateway
 from tablegate.gateway.replication.transfers import OFFSETS_MIN
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
