@@ -368,9 +368,16 @@ BUGS = [
     Bug(
         "who is slow stays without end",
         GATEWAY + "query/subscribe/broadcaster.py",
-        "        if self._bytes > self._bytes_max and self._messages:",
-        "        if self._bytes < 0:",
+        "        elif self._bytes > self._bytes_max or not self._queued.fits(message):",
+        "        elif self._bytes < 0:",
         "tests/unit/query/subscribe/test_broadcaster.py::test_a_subscriber_that_pops_too_little_is_evicted_alone",
+    ),
+    Bug(
+        "who leaves is counted on in what is queued",
+        GATEWAY + "query/subscribe/broadcaster.py",
+        "        subscriber.drop()\n",
+        "",
+        "tests/unit/query/subscribe/test_broadcaster.py::test_all_subscribers_together_have_a_bound",
     ),
     # Limits of principals.
     Bug(
