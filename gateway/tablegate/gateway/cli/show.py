@@ -101,6 +101,11 @@ def cells(message: Message, wanted: "Wanted | None" = None) -> list[str]:
     return [_cell(message, field, values.get(field.name, "")) for field in _shown(message.DESCRIPTOR, wanted)]
 
 
+def _print_sentence(text: str) -> None:
+    """Print a text as it is, in one line however wide the terminal is."""
+    OUT.print(text, markup=False, soft_wrap=True)
+
+
 def plain(text: str) -> Text:
     """Return a text that is shown as it is: what looks like markup is none, and it gives a terminal no commands."""
     return Text("".join(one if one in "\n\t" or unicodedata.category(one) != "Cc" else "\ufffd" for one in text))
@@ -218,7 +223,7 @@ def status(answer: GetStatusResponse, directory: Directory) -> None:
         print_table(_gateways(answer.gateways))
     if answer.snapshots.problem:
         why = answer.snapshots.problem
-        OUT.print(f"no snapshot file can be written: {why}", markup=False, soft_wrap=True)
+        _print_sentence(f"no snapshot file can be written: {why}")
     served = served_tables(answer, directory)
     for table in answer.tables:
         OUT.print()
@@ -284,27 +289,27 @@ def _table(table: TableStatus, directory: Directory, *, is_served: bool, snapsho
         OUT.print(f", generation {table.manifest.generation}{topic and f' of {topic}'}", end="")
     OUT.print("".join(f", {count} {what}" for what, count in _dropped(table) if count))
     if table.repair_problem:
-        OUT.print(f"  {table.repair_problem}", markup=False, soft_wrap=True)
+        _print_sentence(f"  {table.repair_problem}")
     if table.problem:
-        OUT.print(f"  {table.problem}", markup=False, soft_wrap=True)
+        _print_sentence(f"  {table.problem}")
     elif not table.manifest.generation:
         OUT.print("  its job has not published a manifest yet, or the gateway has not reached Kafka")
     if table.fault:
-        OUT.print(f"  nothing is applied for now, by a mistake of ours: {table.fault}", markup=False, soft_wrap=True)
+        _print_sentence(f"  nothing is applied for now, by a mistake of ours: {table.fault}")
     for poison in table.poison:
-        OUT.print(f"  set aside {poison.count} times: {poison.reason}", markup=False, soft_wrap=True)
+        _print_sentence(f"  set aside {poison.count} times: {poison.reason}")
     for each in table.generations:
         if each.state != GenerationState.GENERATION_STATE_SERVING:
             name = _name(GenerationState.Name(each.state), "GENERATION_STATE_")
             why = f": {each.waits_for}" if each.waits_for and each.waits_for != table.problem else ""
-            OUT.print(f"  generation {each.generation} is {name}{why}", markup=False, soft_wrap=True)
+            _print_sentence(f"  generation {each.generation} is {name}{why}")
     if table.restore_rows_per_second:
         left_s = table.restore_seconds_left
         OUT.print(f"  restoring {table.restore_rows_per_second:,.0f} rows/s, about {left_s:.0f} s left")
     for file in () if snapshots is None else snapshots.useless:
         if file.table == table.table:
             text = f"  snapshot file {file.file} of partition {file.partition} is of no use: {file.problem}"
-            OUT.print(text, markup=False, soft_wrap=True)
+            _print_sentence(text)
     files = None if snapshots is None else _files(table, snapshots)
     if directory.own_id and partition_count(table):
         print_table(_all_partitions(table, directory, files))
@@ -317,9 +322,10 @@ def _files(table: TableStatus, snapshots: SnapshotsStatus) -> dict[int, str]:
     files = {}
     for each in snapshots.files:
         if each.table == table.table:
-            age_s = max(0.0, time.time() - each.write_time.ToMilliseconds() / 1_000)
-            is_there = each.HasField("write_time")
-            files[each.partition] = f"{age_s:,.0f} s ago, at {each.next_offset}" if is_there else "none yet"
+            files[each.partition] = "none yet"
+            if each.HasField("write_time"):
+                age_s = max(0.0, time.time() - each.write_time.ToMilliseconds() / 1_000)
+                files[each.partition] = f"{age_s:,.0f} s ago, at {each.next_offset}"
     return files
 
 
@@ -407,7 +413,7 @@ def explanation(answer: ExplainResponse) -> None:
     if answer.partitions:
         print_table(shown)
     for sentence in answer.not_promised:
-        OUT.print(f"not promised: {sentence}", markup=False, soft_wrap=True)
+        _print_sentence(f"not promised: {sentence}")
 
 
 def columns(*names: Sequence[str]) -> Table:

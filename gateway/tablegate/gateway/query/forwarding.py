@@ -280,6 +280,28 @@ async def gather(
         raise PartitionUnavailable(name, error.partition, "no gateway that has it answers") from None
 
 
+async def gather_all(
+    access: TableAccess,
+    served: ServedGeneration,
+    ask: Ask[Result],
+    call: Call,
+    *,
+    ask_local: AskLocal[Result],
+    may_wait: bool,
+) -> list[Result]:
+    """Return, as `gather` does, partial results that cover all partitions, of which those served here are local."""
+    return await gather(
+        access,
+        served.partitions,
+        ask,
+        call,
+        ask_local=ask_local,
+        local=access.view(lambda _: served.partitions).partitions,
+        generation=served.generation,
+        may_wait=may_wait,
+    )
+
+
 def error_for(failed: PeerFailed, table: str) -> QueryError:
     """Return the error that the client gets for an answer that another gateway did not give."""
     if failed.reason:

@@ -23,7 +23,7 @@ from tablegate.gateway.query.forwarding import (
     answer_by_others,
     answer_fresh,
     forward_whole,
-    gather,
+    gather_all,
     local_result,
     unless_store_away,
 )
@@ -230,16 +230,7 @@ class GetRead:
             return self._part(peer, answer.message)
 
         with unless_store_away(reason):
-            parts = await gather(
-                access,
-                served.partitions,
-                ask,
-                call,
-                ask_local=ask_local,
-                local=access.view(lambda _: served.partitions).partitions,
-                generation=served.generation,
-                may_wait=may_wait,
-            )
+            parts = await gather_all(access, served, ask, call, ask_local=ask_local, may_wait=may_wait)
         row, used = self._found_in(parts)
         call.set_trailer(several_trailer(frozenset(part.gateway_id for part in parts)))
         if plan.info_field is None or (row is None and not plan.query.missing_is_empty):

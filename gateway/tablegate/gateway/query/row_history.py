@@ -36,7 +36,7 @@ from tablegate.gateway.query.forwarding import (
     answer_later,
     failing_as_peer,
     forward_whole,
-    gather,
+    gather_all,
     unless_store_away,
 )
 from tablegate.gateway.query.requests import key_reader, parse
@@ -200,16 +200,7 @@ class _HistoryRead:
                 raise PeerFailed(why) from None
 
         with unless_store_away(reason):
-            parts = await gather(
-                access,
-                served.partitions,
-                ask,
-                call,
-                ask_local=ask_local,
-                local=access.view(lambda _: served.partitions).partitions,
-                generation=served.generation,
-                may_wait=True,
-            )
+            parts = await gather_all(access, served, ask, call, ask_local=ask_local, may_wait=True)
         call.set_trailer(several_trailer(frozenset(ids)))
         best = min(parts, key=lambda part: (not part.has_row, not part.changes, part.partition))
         return best.SerializeToString()

@@ -7,12 +7,11 @@ Decision: docs/decisions/0087-dataframes-as-tables.md
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sql
 
 from tablegate.gateway.contract import catalogue
@@ -22,7 +21,7 @@ from tablegate.jobs.dataflow.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, want
 from tablegate.jobs.dataflow.decoding import Problem
 from tablegate.jobs.dataflow.expressions import attempt
 from tablegate.jobs.dataflow.java_errors import first_line
-from tablegate.jobs.dataflow.keys import without_ansi
+from tablegate.jobs.dataflow.keys import with_setting, without_ansi
 from tablegate.jobs.dataflow.sink_records import RECORD_TYPE, stored_row, with_record, with_run
 from tablegate.jobs.dataflow.sources import KEY_COLUMN, key_problems, reason_sql
 from tablegate.jobs.errors import JobError
@@ -35,6 +34,8 @@ _MISFIT = (
     "row is none of the contract: a number too large, a time not of the years 1 to 9999, text that is not UTF-8, a "
     "null in a list or map, or two fields of one oneof"
 )
+# Spark chooses the number of partitions of what is kept, as it does of all else. Otherwise three rows are kept in 200,
+# those of Spark's default, and each is a task to count and to write.
 _KEPT_BY_SIZE = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 _ROWS, _DELETED, _SET_ASIDE, _SEVERAL = "rows", "deleted", "set_aside", "several"
 
@@ -131,7 +132,7 @@ def write_batch(rows: DataFrame, target: BatchTarget, sequence: int, *, run: int
     The rows are kept until they are written: to count them is to compute them, and to compute a stream's batch twice
     would be to compute its state twice. Raise `JobError` as `count_rows` does, and what Spark raises, as it is.
     """
-    with _partitions_by_size(rows.sparkSession):
+    with with_setting(rows.sparkSession, _KEPT_BY_SIZE, "true"):
         chosen = chosen_rows(rows, target).persist()
     try:
         counts = count_rows(chosen, target)
@@ -145,20 +146,6 @@ def write_batch(rows: DataFrame, target: BatchTarget, sequence: int, *, run: int
     finally:
         chosen.unpersist()
     return counts
-
-
-@contextmanager
-def _partitions_by_size(spark: SparkSession) -> Iterator[None]:
-    """Let Spark choose the number of partitions of what is kept in the block, as it does of all else.
-
-    Otherwise three rows are kept in 200 partitions, those of Spark's default, and each is a task to count and to write.
-    """
-    before = spark.conf.get(_KEPT_BY_SIZE)
-    spark.conf.set(_KEPT_BY_SIZE, "true")
-    try:
-        yield
-    finally:
-        spark.conf.set(_KEPT_BY_SIZE, before or "false")
 
 
 def chosen_rows(rows: DataFrame, target: BatchTarget) -> DataFrame:

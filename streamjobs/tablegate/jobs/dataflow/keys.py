@@ -7,7 +7,7 @@ Decision: docs/decisions/0036-keys-by-a-cast.md
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from pyspark.sql import SparkSession
 
@@ -55,14 +55,20 @@ _DECODERS = {
 
 
 @contextmanager
-def without_ansi(spark: SparkSession) -> Iterator[None]:
-    """Analyze expressions in the block without ANSI mode: there bigint casts to binary, and what fails is null."""
-    before = spark.conf.get("spark.sql.ansi.enabled")
-    spark.conf.set("spark.sql.ansi.enabled", "false")
+def with_setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Let a setting of Spark have another value in the block."""
+    before = spark.conf.get(name)
+    spark.conf.set(name, value)
     try:
         yield
     finally:
-        spark.conf.set("spark.sql.ansi.enabled", before or "true")
+        if before is not None:
+            spark.conf.set(name, before)
+
+
+def without_ansi(spark: SparkSession) -> AbstractContextManager[None]:
+    """Analyze expressions in the block without ANSI mode: there bigint casts to binary, and what fails is null."""
+    return with_setting(spark, "spark.sql.ansi.enabled", "false")
 
 
 def key_bytes_sql(columns: Sequence[KeyColumn], struct: str | None = None) -> str:

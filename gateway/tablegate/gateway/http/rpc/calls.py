@@ -245,7 +245,7 @@ class CallLimits:
     """What all clients, and each, may have at work in one process."""
 
     streams_max: int = STREAMS_MAX  # an idle Subscribe takes some 15 KB; what is queued for it has bounds of its own
-    streams_of_principal_max: int = 2_500  # of them: one client that opens too many leaves as many to three others
+    streams_of_principal_max: int = STREAMS_MAX // 4  # one client that opens too many leaves as many to three others
     calls_max: int = 5_000  # unary calls that wait at once: those that ask for freshness
     calls_of_principal_max: int = 1_250  # of them, as with streams
     message_bytes_max: int = MESSAGE_BYTES_MAX  # of a request, but of one in JSON; less than its JSON_BYTES_MAX
