@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from tablegate.examples.demo.kafka import Broker
 from tablegate.jobs.planning.options import Options
 from tablegate.jobs.running.session import spark_session
+from tablegate.jobs.testing import stop_spark
 
 # Files that take minutes, the longest first: begun last, one of them keeps one process busy while the others are done.
 # xdist would begin with those of most tests, so `make test` has --no-loadscope-reorder. Look at --durations=0 now and
@@ -55,6 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of a module's jobs in this process."""
     directory = tmp_path_factory.mktemp("spark")
+    stop_spark()  # that of another module's declarations has too few slots
     # Slots for a table in Real-time Mode with two partitions here and there, and two for micro-batches beside it.
     with spark_session("tests", master="local[6]", checkpoints=str(directory), spark_log=directory / "log") as session:
         yield session

@@ -92,6 +92,29 @@ with spark_session("t", master="local[1]", checkpoints="c", spark_log=Path("log"
     assert found.stderr.rstrip().endswith("read its log, and look at what --conf gives: spark.driver.memory")
 
 
+def test_a_spark_of_fewer_slots_is_not_used(tmp_path: Path) -> None:
+    script = """
+from pathlib import Path
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.running.session import spark_session
+with spark_session("t", master="local[2]", checkpoints="c", spark_log=Path("log")):
+    try:
+        with spark_session("t", master="local[6]", checkpoints="c", spark_log=Path("log")):
+            pass
+    except JobError as error:
+        print(error)
+    with spark_session("t", master="local[2]", checkpoints="c", spark_log=Path("log")):
+        print("as many")
+"""
+    found = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    refused, used = found.stdout.splitlines()
+    assert refused == (
+        'this process has started Spark already, with master "local[2]", and "local[6]" is needed; start no Spark in '
+        "a declaration, or give that one as many slots"
+    )
+    assert used == "as many"
+
+
 def test_java_maps_the_archive_of_its_classes(broker: Broker, tmp_path: Path) -> None:
     """A process of its own starts Spark: in this one a test may have started Java without our options."""
     script = """

@@ -17,6 +17,7 @@ from tablegate.jobs.dataflow.sources import KafkaReader
 from tablegate.jobs.planning.options import Options
 from tablegate.jobs.running.running_table import RESTARTS_MAX
 from tablegate.jobs.running.session import spark_session
+from tablegate.jobs.testing import stop_spark
 from tests.kit.job.counting_job import JobInProcess, Written, orders, write_job, written
 from tests.kit.job.process import wait_until
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
@@ -25,6 +26,12 @@ pytestmark = pytest.mark.jvm
 
 SLOTS = 3  # one for the source's partition, one for the shuffle's, one for others
 BUSY = "busy"
+
+
+@pytest.fixture(autouse=True)
+def no_other_spark() -> None:
+    """That of another module's declarations has other slots."""
+    stop_spark()
 
 
 def test_realtime_batch_waits_for_slots_that_others_have(broker: Broker, tmp_path: Path) -> None:

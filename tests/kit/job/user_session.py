@@ -8,11 +8,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tablegate.jobs.publishing import spark_jars
+from tablegate.jobs.testing import stop_spark
 
 
 @contextmanager
 def user_session() -> Iterator[SparkSession]:
     """Start the session; it stops with the block."""
+    stop_spark()  # that of a test's declarations has the settings of jobs
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYSPARK_PYTHON", sys.executable)
         session = (

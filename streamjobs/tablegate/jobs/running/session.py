@@ -189,6 +189,7 @@ def spark_session(
     whether Spark runs what most jobs run, so that its classes are worth an archive.
     """
     _check_conf(conf)
+    _check_other(master)
     builder = SparkSession.builder.appName(name)
     local_settings = LOCAL_CHECKPOINT_SETTINGS if _is_local(checkpoints) else {}
     for setting, value in {**_defaults(), **conf, **SETTINGS, **local_settings}.items():
@@ -227,6 +228,19 @@ def spark_session(
         if archive is not None:
             _write_archive(archive, spark)
         _stop(spark)
+
+
+def _check_other(master: str | None) -> None:
+    """Raise `JobError` where the process has a Spark of fewer slots: it would be used, and its tasks wait for ever."""
+    other = SparkContext._active_spark_context
+    if other is None or master is None:
+        return
+    found, wanted = local_slots(other.master), local_slots(master)
+    if found is not None and wanted is not None and found < wanted:
+        raise JobError(
+            f'this process has started Spark already, with master "{other.master}", and "{master}" is needed; start no '
+            "Spark in a declaration, or give that one as many slots"
+        )
 
 
 def _check_conf(conf: Mapping[str, str]) -> None:
