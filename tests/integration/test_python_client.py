@@ -313,8 +313,9 @@ def _asks_for_its_own_write(bootstrap: str, changelog: RatingsChangelog, address
     assert producer.flush(WAIT_S) == 0
     with open_channel(address) as channel:
         get = stub_method(channel, "GetRating")
+        asked = at_least_source(request("GetRating", movie_id=1_000), *acknowledged)
         with pytest.raises(grpc.RpcError) as caught:
-            get(at_least_source(request("GetRating", movie_id=1_000), *acknowledged), timeout=WAIT_S)
+            get(asked, timeout=WAIT_S, wait_for_ready=True)  # its workers may be starting
         assert topic in caught.value.details()  # type: ignore[attr-defined]
         changelog.mark(source_next_offset=6)
         asked = at_least_source(request("GetRating", movie_id=1_000), SourceRecord("ratings", 0, 5))

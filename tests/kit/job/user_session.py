@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tablegate.jobs.publishing import spark_jars
@@ -13,8 +14,9 @@ from tablegate.jobs.testing import stop_spark
 
 @contextmanager
 def user_session() -> Iterator[SparkSession]:
-    """Start the session; it stops with the block."""
-    stop_spark()  # that of a test's declarations has the settings of jobs
+    """Start the session, in a Java process of its own; it stops with the block."""
+    stop_spark()
+    _end_java()
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYSPARK_PYTHON", sys.executable)
         session = (
@@ -28,3 +30,14 @@ def user_session() -> Iterator[SparkSession]:
         session.sparkContext.setLogLevel("ERROR")
         yield session
         session.stop()
+    _end_java()
+
+
+def _end_java() -> None:
+    """End the Java process that others in this process have started: it keeps the settings of its first Spark."""
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+        SparkContext._gateway = SparkContext._jvm = None
