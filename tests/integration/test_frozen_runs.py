@@ -3,7 +3,10 @@
 The one process is real, and frozen by SIGSTOP behind the answer that nobody else has the table.
 """
 
+import os
+import signal
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,17 +16,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from tablegate.examples.demo.kafka import Broker
-from tablegate.gateway.contract.types import MARKER_KEY, is_marker_key
+from tablegate.gateway.contract.types import MARKER_KEY, RUN_HEADER, is_marker_key
 from tablegate.jobs import FrameTable
+from tablegate.jobs.kafka.job_group import SESSION_TIMEOUT_MS
+from tablegate.jobs.kafka.topics import BROKER_TIMEOUT_S
 from tablegate.jobs.publishing import publish, publish_batch
 from tablegate.v1.changelog_pb2 import ProgressMarker
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.job.counting_job import orders, rows, write_job, written
-from tests.kit.job.process import JobProcess, wait_until
+from tests.kit.job.process import WAIT_S, JobProcess, wait_until
 from tests.kit.job.scores.declared import Scores, write_contract
 from tests.kit.job.scores.publisher import SCHEMA
 from tests.kit.job.user_session import user_session
-from tests.kit.programs.kafka import consume, new_topic, produce
+from tests.kit.programs.kafka import RawRecord, consume, new_topic, produce
 
 pytestmark = pytest.mark.jvm
 
@@ -72,6 +77,14 @@ def begun(bootstrap: str, table: str) -> list[int]:
         for record in consume(bootstrap, f"{table}-g1-changelog")
         if record.partition == 0 and is_marker_key(record.key) and record.key != MARKER_KEY
     ]
+
+
+def row_records(bootstrap: str, table: str) -> list[RawRecord]:
+    return [record for record in consume(bootstrap, f"{table}-g1-changelog") if not is_marker_key(record.key)]
+
+
+def written_keys(bootstrap: str, table: str) -> set[bytes | None]:
+    return {record.key for record in row_records(bootstrap, table)}
 
 
 def check_outnumbered(before: list[int], after: list[int]) -> None:
@@ -173,3 +186,46 @@ def test_a_job_that_wakes_when_another_has_gone_begins_a_run(broker: Broker, tmp
         wait_until("its row", lambda: rows(broker.bootstrap, job) == {"ann": (3, 0.0)}, frozen)
         assert frozen.stop() == 0
     assert written(broker.bootstrap, job)[-1].run == begun(broker.bootstrap, name)[-1], "of the newest run"
+
+
+def test_a_stream_outlasts_brokers_that_are_away(
+    spark: SparkSession, name: str, table: FrameTable, tmp_path: Path
+) -> None:
+    rows = str(tmp_path / "rows")
+    frame(spark, 1, 0.5).write.parquet(rows)
+    stream = spark.readStream.schema(SCHEMA).parquet(rows)
+    with Broker(tmp_path / "kafka") as broker:
+        query = publish(stream, table, bootstrap=broker.bootstrap, checkpoint=str(tmp_path / "checkpoint"))
+        try:
+            wait_until("the first row", lambda: len(written_keys(broker.bootstrap, name)) == 1)
+            os.kill(broker.pid, signal.SIGSTOP)
+            try:
+                # Longer than a silent member stays in the group, and than a question to Kafka may take.
+                time.sleep(BROKER_TIMEOUT_S + SESSION_TIMEOUT_MS / 1_000)
+            finally:
+                os.kill(broker.pid, signal.SIGCONT)
+            frame(spark, 2, 0.7).write.mode("append").parquet(rows)
+            wait_until("the next row", lambda: len(written_keys(broker.bootstrap, name)) == 2)
+            assert query.isActive
+        finally:
+            query.stop()
+
+
+def test_a_stream_that_wakes_when_another_has_gone_begins_a_run(
+    spark: SparkSession, broker: Broker, name: str, table: FrameTable, scores: Scores, tmp_path: Path
+) -> None:
+    rows, checkpoint = str(tmp_path / "rows"), str(tmp_path / "checkpoint")
+    frame(spark, 1, 0.5).write.parquet(rows)
+    command = (sys.executable, "-m", "tests.kit.job.scores.publisher")
+    arguments = (broker.bootstrap, name, table.contract, rows, checkpoint)
+    with JobProcess(tmp_path / "frozen", *arguments, command=command) as frozen:
+        committed = tmp_path / "checkpoint" / "table" / "commits" / "0"
+        wait_until("the first batch", committed.exists, frozen)
+        frozen.freeze()
+        stream = spark.readStream.schema(SCHEMA).parquet(rows)
+        publish(stream, table, bootstrap=broker.bootstrap, checkpoint=checkpoint).stop()
+        frozen.thaw()
+        frame(spark, 2, 0.7).write.mode("append").parquet(rows)
+        soon(lambda: scores.all() == {1: (0.5, "m"), 2: (0.7, "m")}, "the next row", WAIT_S)
+    runs = {int.from_bytes(dict(record.headers)[RUN_HEADER], "big") for record in row_records(broker.bootstrap, name)}
+    assert max(runs) == begun(broker.bootstrap, name)[-1], "its row is of the newest run"

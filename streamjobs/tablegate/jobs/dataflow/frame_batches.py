@@ -6,7 +6,7 @@ Decision: docs/decisions/0087-dataframes-as-tables.md
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,11 +126,20 @@ def output_mode_hint(error: PySparkException, output_mode: str) -> str:
     return '; try output_mode="append"' if output_mode == "update" and "output mode" in str(error).lower() else ""
 
 
-def write_batch(rows: DataFrame, target: BatchTarget, sequence: int, *, run: int | None = None) -> BatchCounts:
+def write_batch(
+    rows: DataFrame,
+    target: BatchTarget,
+    sequence: int,
+    *,
+    run: int | None = None,
+    next_run: Callable[[], int | None] = lambda: None,
+) -> BatchCounts:
     """Write the rows of a batch to the changelog, all with one sequence; return the counts.
 
     The rows are kept until they are written: to count them is to compute them, and to compute a stream's batch twice
-    would be to compute its state twice. Raise `JobError` as `count_rows` does, and what Spark raises, as it is.
+    would be to compute its state twice. `next_run` is asked when they are: it returns the run to write them with once
+    more, as those of `run` may not count, or None. Raise `JobError` as `count_rows` does, and what Spark raises, as it
+    is.
     """
     with with_setting(rows.sparkSession, _KEPT_BY_SIZE, "true"):
         chosen = chosen_rows(rows, target).persist()
@@ -138,14 +147,20 @@ def write_batch(rows: DataFrame, target: BatchTarget, sequence: int, *, run: int
         counts = count_rows(chosen, target)
         if counts != NOTHING:
             records = batch_records(chosen, target, sequence)
-            if run is not None:
-                records = with_run(records, target.changelog.name, run)
-            writer = records.write.format("kafka").option("includeHeaders", "true")
-            writer.options(**spark_options(target.bootstrap)).save()
+            _save(records, target, run)
+            while (run := next_run()) is not None:
+                _save(records, target, run)
         metrics.DEAD_LETTERS.labels(target.table.name, "row").inc(counts.set_aside)
     finally:
         chosen.unpersist()
     return counts
+
+
+def _save(records: DataFrame, target: BatchTarget, run: int | None) -> None:
+    if run is not None:
+        records = with_run(records, target.changelog.name, run)
+    writer = records.write.format("kafka").option("includeHeaders", "true")
+    writer.options(**spark_options(target.bootstrap)).save()
 
 
 def chosen_rows(rows: DataFrame, target: BatchTarget) -> DataFrame:

@@ -184,18 +184,36 @@ class JobGroup:
 
     def _come_back(self) -> None:
         """Join again, having been left out of the group; raise `JobError` where another has joined meanwhile."""
-        # Brokers may be away, which leaves out all. While they are, nobody asks for the members: librdkafka ends the
-        # process by an assertion where an answer about a coordinator comes too late.
-        try:
-            self._consumer.list_topics(manifests_topic(self._bootstrap), timeout=ANSWER_WITHIN_S)
-            members = self._admin.members(self._group)
-        except (KafkaException, JobError):
-            return  # the next poll asks again
+        members = self._members()
+        if members is None:  # brokers are away, which leaves out all; the next poll asks again
+            return
         others = [member for member in members if member.member_id != self.member_id]
         if others:
             raise _other_job_error(self._table, self._group, others)
         self._is_left_out, self._changing_s = False, time.monotonic()
         self._subscribe()
+
+    def _members(self) -> list[GroupMember] | None:
+        """Return who is in the group; None while no broker answers. Raise `JobError` where it may not be described.
+
+        While brokers are away nobody asks for the members: librdkafka ends the process by an assertion where an answer
+        about a coordinator comes too late.
+        """
+        if not self._is_answered():
+            return None
+        try:
+            return self._admin.members(self._group)
+        except JobError:
+            if self._is_answered():
+                raise
+            return None
+
+    def _is_answered(self) -> bool:
+        try:
+            self._consumer.list_topics(manifests_topic(self._bootstrap), timeout=ANSWER_WITHIN_S)
+        except KafkaException:
+            return False
+        return True
 
     def _join_again(self) -> None:
         """Become a member again, by another client.
@@ -232,27 +250,33 @@ class JobGroup:
         elif self._has_assignment is None and time.monotonic() > self._changing_s + self._forgotten_within_s:
             self._join_again()
         if self._has_assignment is False:
-            members = self._admin.members(self._group)
+            members = self._members() or []
             if len(members) > 1:
                 raise _other_job_error(self._table, self._group, members)
         return self._newest_generation
 
-    def check_kept(self) -> None:
-        """Raise `JobError` where another job is the member by now, as after a time in which this one was frozen."""
-        members = self._admin.members(self._group)
-        if members and self._consumer.memberid() not in [member.member_id for member in members]:
+    def check_kept(self) -> bool:
+        """Raise `JobError` where another job is the member by now, as after a time in which this one was frozen.
+
+        Return False where nobody knows, as no broker answers.
+        """
+        members = self._members()
+        # Brokers that come back still have the name that it had before it was left out.
+        names = {self.member_id, self._consumer.memberid()}
+        if members and names.isdisjoint(member.member_id for member in members):
             raise _other_job_error(self._table, self._group, members)
+        return members is not None
 
     def tenure(self, *, since_joining: bool = False) -> Tenure:
         """Return the tenure of now; raise `JobError` where another job has the table by now.
 
-        It asks the broker, as this one may have been frozen, and waits while the group is changing. `since_joining`:
-        raise, too, where another may have had the table at any time since this one has joined.
+        It asks the broker, as this one may have been frozen, and waits while the group is changing and none answers.
+        `since_joining`: raise, too, where another may have had the table at any time since this one has joined.
         """
         end_s = time.monotonic() + JOINED_WITHIN_S
         while True:
             tenure = Tenure(str(self._consumer.memberid()), self._changes)
-            members = self._admin.members(self._group)
+            members = self._members() or []
             is_assigned = {member.member_id: member.is_assigned for member in members}
             if self._has_assignment and members and tenure.member_id not in is_assigned:
                 raise _other_job_error(self._table, self._group, members)

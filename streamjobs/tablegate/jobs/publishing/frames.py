@@ -16,7 +16,7 @@ Decision: docs/decisions/0182-a-run-has-its-number-before-it-asks.md
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -155,7 +155,7 @@ def publish(
         )
         first = _first_sequence(owner, old, target)
         markers = Markers(bootstrap, target.changelog, target.generation)
-        run = markers.begin_run(group.tenure)
+        tenure, run = group.tenure(), markers.begin_run(group.tenure)
         if owner is None and history is not None and is_new:
             first += 1
             _write(history, target, first, run=run)
@@ -171,7 +171,7 @@ def publish(
         if not is_building:
             replace_manifest(bootstrap, target.manifest, old=old)
         group.check()
-        sink = _StreamSink(target, first, markers, run)
+        sink = _StreamSink(target, first, markers, group, tenure, run)
         query = _start(frame, sink, stored, output_mode, every_s, available_now=available_now)
     except BaseException:
         group.leave()
@@ -391,7 +391,7 @@ class _Membership:
                 return
 
     def check(self) -> None:
-        """Raise `JobError` where another one has the table."""
+        """Raise `JobError` where another one has the table. While no broker answers, nobody knows."""
         if self._error is not None:
             raise self._error
         self._group.check_kept()  # after it was frozen, its poll may not have heard of it yet
@@ -401,10 +401,17 @@ class _Membership:
 
         What this one has read before it begins would be older than what the other has published.
         """
+        return self._tenure(since_joining=True)
+
+    def tenure_now(self) -> Tenure:
+        """Return the tenure of now; raise `JobError` where another one has the table."""
+        return self._tenure(since_joining=False)
+
+    def _tenure(self, *, since_joining: bool) -> Tenure:
         if self._error is not None:
             raise self._error
         with self._lock:
-            return self._group.tenure(since_joining=True)
+            return self._group.tenure(since_joining=since_joining)
 
     def leave(self) -> None:
         """Leave the group."""
@@ -487,10 +494,14 @@ class _Watch(threading.Thread):
 class _StreamSink:
     """Writes the batches of one stream, one after the other: `writer.foreachBatch(sink.write_batch)`."""
 
-    def __init__(self, target: _Target, first: int, markers: Markers, run: int) -> None:
+    def __init__(
+        self, target: _Target, first: int, markers: Markers, group: _Membership, tenure: Tenure, run: int
+    ) -> None:
         self._target = target
         self._first = first  # the sequence before the first batch
         self._markers = markers
+        self._group = group
+        self._tenure = tenure  # in which its run began
         self._run = run
 
     @property
@@ -502,7 +513,7 @@ class _StreamSink:
         """Write a batch, and return when Kafka has it; raise `JobError`, and then the query ends."""
         sequence, table = self._first + batch_id + 1, self._target.table.name
         try:
-            counts = _write(rows, self._target, sequence, run=self._run)
+            counts = _write(rows, self._target, sequence, run=self._run, next_run=self._next_run)
             self._markers.publish_batch(sequence)
         except JobError as error:
             # The query's own error has this sentence, too, between two stack traces of Spark's.
@@ -512,6 +523,24 @@ class _StreamSink:
         metrics.MARKER_TIME.labels(table).set(time.time())
         if counts != NOTHING:
             log("batch", table=table, batch=batch_id, **asdict(counts))
+
+    def _next_run(self) -> int | None:
+        """Return the run that begins now; None where that of before lasts. Raise `JobError`.
+
+        Where this stream was left out of the group, another may have come and gone, behind whose run nothing counts.
+        """
+        tenure = self._group.tenure_now()
+        if tenure == self._tenure:
+            return None
+        target, found = self._target, read_manifest(self._target.bootstrap, self._target.table.name)
+        newest = (found.generation, found.run_sequence) if found is not None else (0, 0)
+        if newest > (target.generation, target.manifest.run_sequence):
+            raise JobError(
+                f"{frame_of(target.table)} was published by another while this stream stood still; start it again"
+            )
+        log("left_out", table=target.table.name, generation=target.generation)
+        self._tenure, self._run = tenure, self._markers.begin_run(self._group.tenure_now)
+        return self._run
 
 
 def _start(
@@ -536,9 +565,16 @@ def _start(
         raise JobError(f"{frame_of(sink.table)} does not run: {error_reason(error)}{hint}") from None
 
 
-def _write(rows: DataFrame, target: _Target, sequence: int, *, run: int) -> BatchCounts:
+def _write(
+    rows: DataFrame,
+    target: _Target,
+    sequence: int,
+    *,
+    run: int,
+    next_run: Callable[[], int | None] = lambda: None,
+) -> BatchCounts:
     try:
-        return write_batch(rows, target, sequence, run=run)
+        return write_batch(rows, target, sequence, run=run, next_run=next_run)
     except (PySparkException, Py4JError) as error:
         raise JobError(f"{frame_of(target.table)}: a batch cannot be written: {error_reason(error)}") from None
 

@@ -291,7 +291,9 @@ class RunningTable:
         """Stop the queries, remove the rows that have expired, and go on."""
         self._end_queries()
         # Another job may have taken over while this one was frozen; the state would be that one's.
-        self._membership.check_kept()
+        if not self._membership.check_kept():
+            self._run_queries(handover)  # the next sweep does it
+            return
         session = table_session(self._spark, shuffle_partitions=self._plan.changelog.partition_count)
         checkpoint = Checkpoint(session, self._plan.checkpoint)
         with ThreadPoolExecutor(1, thread_name_prefix="tablegate-sweep") as worker:
