@@ -52,7 +52,14 @@ def test_deletes_alone_are_no_rows_where_values_are_none(topic: Topic) -> None:
 def test_an_empty_topic_has_no_records_yet() -> None:
     empty = sample_of([], TOPICS[0].manifest(), None)
     assert [*empty.lines("theirs")] == ['topic "theirs" has no records yet']
-    assert empty.described() == {"records": 0, "readable": 0, "reasons": {}, "by_codecs": True}
+    assert empty.described() == {
+        "records": 0,
+        "readable": 0,
+        "reasons": {},
+        "by_codecs": True,
+        "columns_without_field": [],
+        "fields_without_column": [],
+    }
 
 
 def test_a_key_that_is_not_of_its_codec_is_no_row() -> None:

@@ -1,4 +1,4 @@
-"""What some of the newest records of a topic come to: how many are rows, and why the others are not."""
+"""What some of the newest records of a topic come to: how many are rows, why others are not, and what is in none."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -9,6 +9,7 @@ from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from tablegate.gateway.cli.topic_fields import TopicFields
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.foreign.topics import ForeignRows
@@ -37,15 +38,21 @@ _FIELD_NUMBER = 536_870_911  # the highest, downwards: a value of Protobuf has h
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How many records are rows or deletes, and how many not, by reason. `by_codecs`: without the contract.
+    """How many records are rows or deletes, and how many not, by reason.
 
-    `deletes`: how many of the good ones have no row, so that their values say nothing.
+    `deletes`: how many of the good ones have no row, so that their values say nothing. `fields`: what those with a row
+    had for its columns; None without the contract.
     """
 
     good: int
     deletes: int
     reasons: Counter[str]
-    by_codecs: bool
+    fields: TopicFields | None
+
+    @property
+    def by_codecs(self) -> bool:
+        """Return whether records were read without the contract."""
+        return self.fields is None
 
     @property
     def total(self) -> int:
@@ -69,6 +76,8 @@ class Sample:
         else:
             yield f"{self.good} of the newest {self.total} records {rows}{'' if self.by_codecs else ' of the table'}"
         yield from (f"  {count} not: {reason}" for reason, count in self.reasons.most_common())
+        if self.fields is not None:
+            yield from self.fields.lines()
 
     def described(self) -> dict[str, object]:
         """Return the same as JSON has it."""
@@ -77,21 +86,26 @@ class Sample:
             "readable": self.good,
             "reasons": dict(self.reasons),
             "by_codecs": self.by_codecs,
+            "columns_without_field": self.fields.columns_without() if self.fields is not None else [],
+            "fields_without_column": self.fields.fields_without() if self.fields is not None else [],
         }
 
 
 def sample_of(records: Iterable[tuple[Partition, Record]], manifest: Manifest, table: Table | None) -> Sample:
     """Return what records come to. Without a table, by what the manifest says; raise `UnfitTopic`."""
     rows = _rows_by_codecs(manifest) if table is None else ForeignRows(table, manifest)
+    fields = None if table is None else TopicFields(table.row, [column.name for column in table.key])
     reasons, good, deletes = Counter[str](), 0, 0
     for partition, record in records:
         try:
             _, row = rows.read(record.key, record.value, partition, record.schema_ids)
             good += 1
             deletes += row is None
+            if row is not None and record.value is not None and fields is not None:
+                fields.add(rows.content(record.value, record.schema_ids))
         except UndecodableRecord as error:
             reasons[str(error)] += 1
-    return Sample(good, deletes, reasons, by_codecs=table is None)
+    return Sample(good, deletes, reasons, fields)
 
 
 def _rows_by_codecs(manifest: Manifest) -> ForeignRows:

@@ -107,6 +107,14 @@ class ForeignRows:
             raise found
         return found
 
+    def content(self, value: bytes, ids: SchemaIds | None = None) -> Any:
+        """Return what the row of a value is made of, as `ValueReader.content` does; raise `UndecodableRecord`."""
+        framed = (None, value) if ids is None else self._framed(None, value, ids)
+        if isinstance(framed, Exception):
+            raise framed
+        assert framed[1] is not None
+        return self._values.content(framed[1])
+
     def read_all(
         self, records: Sequence[tuple[bytes | None, bytes | None]], partition: Partition
     ) -> list[ForeignRow | Exception]:

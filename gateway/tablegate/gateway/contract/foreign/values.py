@@ -39,6 +39,12 @@ class ValueReader(Protocol):
     def read(self, value: bytes, key: Sequence[KeyValue]) -> bytes | None:
         """Return the bytes of the row with that key, None where it is deleted; raise `UndecodableRecord`."""
 
+    def content(self, value: bytes) -> Any:
+        """Return what the row of a value is made of, also that which it leaves out: an object, or a message.
+
+        The value is one that `read` has made a row of.
+        """
+
 
 def value_reader(table: Table, topic: ForeignTopic, value_schemas: Mapping[int, str]) -> ValueReader:
     """Return what reads the values of a topic; raise `UnfitTopic`."""
@@ -105,6 +111,10 @@ class _StoredValues(ValueReader):
             return None
         return self._inner.read(value[self._bytes :], key)
 
+    @override
+    def content(self, value: bytes) -> Any:
+        return self._inner.content(value[self._bytes :])
+
 
 class _JsonValues(ValueReader):
     def __init__(self, table: Table, *, has_prefix: bool = False, is_debezium: bool = False) -> None:
@@ -127,6 +137,11 @@ class _JsonValues(ValueReader):
             schema = _field_schema(schema, "after") if schema is not None else None
         hints = connect_hints(schema) if schema is not None and self._rows.has_hints else {}
         return self._rows.make(found, key, hints)
+
+    @override
+    def content(self, value: bytes) -> Any:
+        found, _ = read_json(value[VALUE_PREFIX_BYTES if self._has_prefix else 0 :], "value")
+        return after_of(found) if self._is_debezium else found
 
 
 def after_of(envelope: Any) -> Any:
@@ -179,7 +194,8 @@ class _AvroValues(ValueReader):
         for column in table.row.fields:
             if column.name not in key and not found & {column.name, column.json_name}:
                 raise UnfitSchema(
-                    f'no value schema has the field "{column.name}" of the contract; take it out of the row'
+                    f'no value schema has the field "{column.name}" of the contract; take it out of the row, or say in '
+                    "the contract what the field is called, by json_name"
                 )
 
     @override
@@ -190,6 +206,10 @@ class _AvroValues(ValueReader):
             return fast(value) + self._rows.key_bytes(key)
         _, found = self._schemas.read(value)
         return self._rows.make(found, key, self._hints[schema_id])
+
+    @override
+    def content(self, value: bytes) -> Any:
+        return self._schemas.read(value)[1]
 
 
 def _fields_of(parsed: Any) -> Sequence[Any]:
@@ -210,6 +230,10 @@ class _DebeziumAvroValues(ValueReader):
         schema_id, found = self._schemas.read(value)
         after = after_of(found)
         return None if after is None else self._rows.make(after, key, self._hints[schema_id])
+
+    @override
+    def content(self, value: bytes) -> Any:
+        return after_of(self._schemas.read(value)[1])
 
 
 def row_schema_of(envelope: Any) -> Any:
@@ -262,6 +286,10 @@ class _ProtobufValues(ValueReader):
             row.ClearField(name)
         self._rows.put_key(row, key)
         return bytes(row.SerializeToString())
+
+    @override
+    def content(self, value: bytes) -> Any:
+        return self._parse(value if self._frame is None else self._frame.body(value))
 
     def _has_unknown(self, value: bytes, row: Any) -> bool:
         """Return whether a value has more than its row; it may also be longer than it would have to be."""
