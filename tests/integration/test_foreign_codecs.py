@@ -320,7 +320,7 @@ def test_jobs_leave_tables_of_others_alone(broker: Broker) -> None:
     published.publish(manifest)
     with pytest.raises(JobError, match="which others write; remove it first with tablegate table remove of_others"):
         read_manifest(broker.bootstrap, manifest.table)
-    assert manifest.table not in {state.name for state in list_tables(broker.bootstrap, [])}
+    assert manifest.table not in {state.name for state in list_tables(broker.bootstrap)}
     published.remove(manifest.table, newest=1)
     assert read_manifest(broker.bootstrap, manifest.table) is None
     published.close()

@@ -185,21 +185,31 @@ def list_(
     bootstrap: Bootstrap = None,
     kafka: KafkaFile = None,
     source_bootstrap: SourceBootstrap = None,
+    names: Names = None,
+    every: Every = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the tables of a Kafka cluster and the example tables: whether a job runs, and how far behind it is.
+    """Show the tables that jobs keep in a Kafka cluster: whether a job runs, and how far behind it is.
 
     [bold]tablegate job list --bootstrap 127.0.0.1:9092[/bold]
+
+    With names or files, show the tables that these declare, also those whose job never ran:
+    [bold]tablegate job list orders.py[/bold]
     """
-    from tablegate.jobs.planning.declarations import example_names, load_all
+    from tablegate.jobs.planning.declarations import load_all
     from tablegate.jobs.running.operations import list_tables
 
+    with _job_errors():
+        declared = load_all(_named(names, every=every)) if names or every else None
     bootstrap = _reached(bootstrap, kafka, source_bootstrap)
     with _job_errors():
-        states = list_tables(bootstrap, load_all(example_names()))
+        states = list_tables(bootstrap, declared)
     if as_json:
         for state in states:
             print(json.dumps(show_jobs.state_to_dict(state)))
+    elif not states:
+        no_table = f"no job has published a table at {bootstrap} yet; tablegate job run FILE keeps one"
+        Console(stderr=True, soft_wrap=True, highlight=False).print(no_table, markup=False)
     else:
         show_jobs.states(states)
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Shown
 
+from tablegate.gateway.cli.show import plain, print_table
 from tablegate.jobs import FrameTable, Mode
 from tablegate.jobs.frame_table import Declared
 
@@ -40,7 +41,6 @@ def state_to_dict(state: "TableState") -> dict[str, Any]:
     """Return the state of a table's job as JSON has it."""
     return {
         "table": state.name,
-        "declared": state.is_declared,
         "generation": state.generation,
         "mode": state.mode.value if state.mode is not None else None,
         "partitions": state.partition_count,
@@ -67,9 +67,9 @@ def states(found: "Sequence[TableState]") -> None:
             state.mode.value if state.mode is not None else "",
             _text(state.records_behind),
             "" if age_s is None else f"{age_s:,.0f} s ago",
-            ", ".join(state.sources),
+            plain(", ".join(state.sources)),
         )
-    Console(highlight=False).print(shown)
+    print_table(shown)
 
 
 def _job(state: "TableState") -> str:

@@ -37,7 +37,6 @@ class TableState:
     """
 
     name: str
-    is_declared: bool
     generation: int | None = None
     mode: Mode | None = None
     partition_count: int | None = None
@@ -48,13 +47,13 @@ class TableState:
     marker_time: datetime | None = None
 
 
-def list_tables(bootstrap: str, declared: Iterable[Declared]) -> list[TableState]:
-    """Return the declared tables and those whose jobs have published manifests, sorted by name; raise `JobError`."""
+def list_tables(bootstrap: str, declared: Iterable[Declared] | None = None) -> list[TableState]:
+    """Return the declared tables, or else all whose jobs have published manifests, by name; raise `JobError`."""
     admin = KafkaAdmin(bootstrap)
-    by_name = {table.name: table for table in declared}
+    by_name = {table.name: table for table in declared or ()}
     manifests = {name: each for name, each in read_manifests(bootstrap).items() if not each.HasField("foreign")}
     states = []
-    for name in sorted({*by_name, *manifests}):
+    for name in sorted(manifests if declared is None else by_name):
         states.append(_state(admin, bootstrap, name, by_name.get(name), manifests.get(name)))
     return states
 
@@ -66,15 +65,12 @@ def _state(
     rebuilding = rebuilt_generation(admin.members(rebuild_group(name)))
     if manifest is None:
         sources = tuple(topic for side in table.all_sides for topic in table.source_of(side).topics) if table else ()
-        return TableState(
-            name=name, is_declared=table is not None, sources=sources, is_running=is_running, rebuilding=rebuilding
-        )
+        return TableState(name=name, sources=sources, is_running=is_running, rebuilding=rebuilding)
     changelog = admin.find(manifest.changelog_topic)
     marker = newest_marker(bootstrap, admin, changelog) if changelog is not None else None
     modes = {number: mode for mode, number in JOB_MODES.items()}
     return TableState(
         name=name,
-        is_declared=table is not None,
         generation=manifest.generation,
         mode=modes.get(manifest.mode),
         partition_count=manifest.partition_count,
