@@ -44,7 +44,7 @@ def sampled(tmp_path: Path, columns: str, values: Iterable[bytes], codec: str = 
     return sample
 
 
-def told(sample: Sample) -> Sequence[str]:
+def printed_after(sample: Sample) -> Sequence[str]:
     """Return what is printed after how many records are rows."""
     _, *lines = sample.lines("t")
     return lines
@@ -54,10 +54,10 @@ def of_json(*values: Any) -> list[bytes]:
     return [json.dumps(value).encode() for value in values]
 
 
-def test_columns_named_unlike_the_fields_of_json_are_told(tmp_path: Path) -> None:
+def test_columns_named_unlike_the_fields_of_json_are_named(tmp_path: Path) -> None:
     values = of_json({"customerName": "ann", "total": 2}, {"customerName": "ben", "note": "x"})
     sample = sampled(tmp_path, "string customer = 2; int64 total = 3;", values)
-    assert told(sample) == [
+    assert printed_after(sample) == [
         (
             'none of these has a field for column "customer", which stays empty; no column reads the fields '
             '"customerName" and "note"'
@@ -78,20 +78,20 @@ def test_columns_named_unlike_the_fields_of_json_are_told(tmp_path: Path) -> Non
         pytest.param("", {"customer": "ann"}, id="the key alone"),
     ],
 )
-def test_fields_left_out_are_not_told_where_columns_have_theirs(
+def test_fields_left_out_are_not_named_where_columns_have_theirs(
     tmp_path: Path, columns: str, value: dict[str, Any]
 ) -> None:
-    assert told(sampled(tmp_path, columns, of_json(value))) == []
+    assert printed_after(sampled(tmp_path, columns, of_json(value))) == []
 
 
 def test_a_field_that_one_record_has_is_enough_for_its_column(tmp_path: Path) -> None:
     values = of_json({"note": 1}, {"customer": "ann"}, {"note": 2})
-    assert told(sampled(tmp_path, "string customer = 2;", values)) == []
+    assert printed_after(sampled(tmp_path, "string customer = 2;", values)) == []
 
 
-def test_columns_without_any_field_left_over_are_told_alone(tmp_path: Path) -> None:
+def test_columns_without_any_field_left_over_are_named_alone(tmp_path: Path) -> None:
     sample = sampled(tmp_path, "string customer = 2; int64 total = 3;", of_json({}))
-    assert told(sample) == [
+    assert printed_after(sample) == [
         (
             'none of these has a field for the columns "customer" and "total", which stay empty; take them out of the '
             "contract, unless such records are still to come"
@@ -110,17 +110,17 @@ def test_columns_without_any_field_left_over_are_told_alone(tmp_path: Path) -> N
     ],
     ids=["an object", "a list", "a map", "entries", "pairs"],
 )
-def test_fields_in_messages_are_told_by_their_path(tmp_path: Path, column: str, inside: Any) -> None:
+def test_fields_in_messages_are_named_by_their_path(tmp_path: Path, column: str, inside: Any) -> None:
     sample = sampled(tmp_path, column, of_json(inside))
     assert sample.described()["columns_without_field"] == ["address.post_code"]
     assert sample.described()["fields_without_column"] == ["address.zip"]
 
 
 def test_what_is_in_a_struct_has_no_columns(tmp_path: Path) -> None:
-    assert told(sampled(tmp_path, "google.protobuf.Struct more = 2;", of_json({"more": {"any": 1}}))) == []
+    assert printed_after(sampled(tmp_path, "google.protobuf.Struct more = 2;", of_json({"more": {"any": 1}}))) == []
 
 
-def test_avro_fields_in_records_are_told(tmp_path: Path) -> None:
+def test_avro_fields_in_records_are_named(tmp_path: Path) -> None:
     inner = {
         "type": "record",
         "name": "A",
@@ -130,13 +130,13 @@ def test_avro_fields_in_records_are_told(tmp_path: Path) -> None:
     value = avro_writer(schema, b"")({"address": {"city": "Bern", "zip": "3000"}})
     sample = sampled(tmp_path, "Address address = 2;", [value], "avro-plain", schema)
     assert sample.described()["columns_without_field"] == ["address.post_code"]
-    assert told(sample)[1] == RENAME
+    assert printed_after(sample)[1] == RENAME
 
 
-def test_numbers_of_protobuf_that_no_column_has_are_told(tmp_path: Path) -> None:
+def test_numbers_of_protobuf_that_no_column_has_are_named(tmp_path: Path) -> None:
     theirs = DescriptorProto(name="o-1").SerializeToString() + b"\x3a\x03ann"  # field 1, and field 7
     columns = "string customer = 2; int64 total = 3;"
-    assert told(sampled(tmp_path, columns, [theirs], "protobuf-plain")) == [
+    assert printed_after(sampled(tmp_path, columns, [theirs], "protobuf-plain")) == [
         (
             'none of these has a field for the columns "customer" and "total", which stay empty; no column reads field '
             'number "7"'
@@ -144,22 +144,22 @@ def test_numbers_of_protobuf_that_no_column_has_are_told(tmp_path: Path) -> None
         "give each column the number that its field has in the topic's own schema",
     ]
     zeros = DescriptorProto(name="o-1").SerializeToString()
-    assert told(sampled(tmp_path, columns, [zeros], "protobuf-plain")) == []
+    assert printed_after(sampled(tmp_path, columns, [zeros], "protobuf-plain")) == []
 
 
 def test_many_names_are_counted_and_none_commands_a_terminal(tmp_path: Path) -> None:
     sample = sampled(tmp_path, "string customer = 2;", of_json({f"f\x1b[31m{at:02}": at for at in range(12)}))
-    line, _ = told(sample)
+    line, _ = printed_after(sample)
     assert line.endswith('"f\ufffd[31m09" and 2 more')
     assert "\x1b" not in line
 
 
 @pytest.mark.parametrize("topic", [pytest.param(one, id=one.name) for one in TOPICS])
-def test_columns_that_have_their_fields_are_told_of_no_codec(topic: Topic) -> None:
+def test_columns_that_have_their_fields_are_named_of_no_codec(topic: Topic) -> None:
     columns = [topic.columns(number) for number in range(3)]
     records = [
         (Partition(0), Record(Offset(at), topic.key(one), topic.value(one), None, 0)) for at, one in enumerate(columns)
     ]
     sample = sample_of(records, topic.manifest(), topic.contract)
     assert sample.good == 3
-    assert told(sample) == []
+    assert printed_after(sample) == []

@@ -79,13 +79,13 @@ class TopicFields:
 
     def columns_without(self) -> list[str]:
         """Return the columns for which no record had a field, those in messages by their path."""
-        return [f"{one.path}{column.name}" for one, columns in self._lacking() for column in columns]
+        return [f"{one.path}{column.name}" for one, columns in self._incomplete() for column in columns]
 
     def fields_without(self) -> list[str]:
         """Return the fields beside those columns that no column reads; of Protobuf their numbers."""
-        return [f"{one.path}{name}" for one, _ in self._lacking() for name in sorted(one.unread)]
+        return [f"{one.path}{name}" for one, _ in self._incomplete() for name in sorted(one.unread)]
 
-    def _lacking(self) -> Iterator[tuple[_Fields, list[FieldDescriptor]]]:
+    def _incomplete(self) -> Iterator[tuple[_Fields, list[FieldDescriptor]]]:
         for one in self._messages.values():
             columns = [*one.columns_without(self._key)]
             if columns and (one.unread or not self._are_numbers):
