@@ -57,7 +57,7 @@ AVRO = """{"type": "record", "name": "order", "namespace": "shop", "doc": "An or
   {"name": "lines", "type": {"type": "array", "items": "string"}}
 ]}
 """
-METHODS = ["GetOrder", "BatchGetOrders", "ListOrders", "ScanOrders", "SubscribeOrders"]
+METHODS = ["GetOrder", "BatchGetOrders", "ListOrders", "ScanOrders", "SubscribeOrders", "CountOrders"]
 
 
 def run(*words: object) -> Result:
@@ -321,6 +321,9 @@ def test_a_row_alone_is_asked_by_grpc(served: tuple[Path, str]) -> None:
         changes = ask("SubscribeOrders", keys=[{"order_id": 2}])
         assert next(change.upsert.order_id for message in changes for change in message.changes) == 2
         changes.cancel()
+        assert ask("CountOrders").count == len([*ask("ListOrders").rows])
+        assert ask("CountOrders", min_amount=4.0).count == len(found)
+        assert ask("CountOrders", order_id=7).count == 1
 
 
 def test_a_row_alone_is_found_by_rest_and_by_pages(served: tuple[Path, str]) -> None:

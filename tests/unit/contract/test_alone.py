@@ -13,6 +13,7 @@ from tablegate.gateway.contract.binder.problems import ContractError
 from tablegate.gateway.contract.catalogue import (
     BatchGetQuery,
     Catalogue,
+    CountQuery,
     GetQuery,
     RangeQuery,
     ScanQuery,
@@ -22,7 +23,7 @@ from tests.kit.table.contracts import VISITS, bind_sources, compile_contract
 
 pytestmark = pytest.mark.tools
 
-KINDS = {GetQuery, BatchGetQuery, RangeQuery, ScanQuery, SubscribeQuery}
+KINDS = {GetQuery, BatchGetQuery, RangeQuery, ScanQuery, SubscribeQuery, CountQuery}
 HEAD = """syntax = "proto3";
 package shop.v1;
 import "tablegate/v1/options.proto";
@@ -145,6 +146,7 @@ def test_names_follow_from_the_table_and_its_row(tmp_path: Path) -> None:
         "/shop.v1.RatingsService/ListRatings",
         "/shop.v1.RatingsService/ScanRatings",
         "/shop.v1.RatingsService/SubscribeRatings",
+        "/shop.v1.RatingsService/CountRatings",
     ]
 
 

@@ -31,6 +31,7 @@ class Kind(Enum):
     RANGE = "range"
     SCAN = "scan"
     SUBSCRIBE = "subscribe"
+    COUNT = "count"
 
 
 @contracts.command()
@@ -63,7 +64,7 @@ def new(
     method: Annotated[
         list[Kind] | None,
         typer.Option(
-            help="Query to write: get, batch-get, range, scan or subscribe; again for more. Default: all.",
+            help="Query to write: get, batch-get, range, scan, subscribe or count; again for more. Default: all.",
             metavar="KIND",
         ),
     ] = None,

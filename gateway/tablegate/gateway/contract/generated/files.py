@@ -140,10 +140,12 @@ def _method(method: Method, types: _Types) -> MethodDescriptorProto:
     setattr(rule, verb, path)
     if verb == "post":
         rule.body = "*"
-    query = getattr(extensions[options_pb2.query], method.kind)
-    query.SetInParent()
+    query = extensions[options_pb2.query]
+    query.table = method.table
+    kind = getattr(query, method.kind)
+    kind.SetInParent()
     if method.scatter:
-        query.scatter = True
+        kind.scatter = True
     return MethodDescriptorProto(
         name=method.name,
         input_type=types.own(f"{method.name}Request"),

@@ -1,10 +1,11 @@
 """What is generated for a table: a service with a method of each kind, and the messages that these take and give.
 
 Names follow from the table and its row: table "orders" with row Order has the service OrdersService with GetOrder,
-BatchGetOrders, ListOrders (a Range), ScanOrders and SubscribeOrders. They are stable: clients are generated from them.
-`text` writes them as a .proto does, `files` adds them to descriptors; both mean the same.
+BatchGetOrders, ListOrders (a Range), ScanOrders, SubscribeOrders and CountOrders. They are stable: clients are
+generated from them. `text` writes them as a .proto does, `files` adds them to descriptors; both mean the same.
 
 Decision: docs/decisions/0092-a-row-alone-is-served.md
+Decision: docs/decisions/0188-a-row-alone-is-counted.md
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ from tablegate.gateway.contract.catalogue import Op, Table
 from tablegate.gateway.contract.columns import is_one_value, operator_fits, type_name
 from tablegate.gateway.contract.generated.names import capitalized, folded, words_of
 
-KINDS = ("get", "batch_get", "range", "scan", "subscribe")
+KINDS = ("get", "batch_get", "range", "scan", "subscribe", "count")
 """Kinds of queries, by their names in QueryOptions, in the order in which they are written."""
 
 IMPORTS = (
@@ -80,7 +81,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method, which takes NAMERequest and gives NAMEResponse. `http`: the verb and the path of its route."""
+    """A method, which takes NAMERequest and gives NAMEResponse. `http`: the verb and the path of its route.
+
+    `table`: its table's name, where its response does not say which one it is of.
+    """
 
     comment: str
     name: str
@@ -88,6 +92,7 @@ class Method:
     http: tuple[str, str]
     streams: bool = False
     scatter: bool = False
+    table: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +223,14 @@ class _Writer:
             "What happened.",
         )
         return _part(method, self._filtered([options, only, _READ_MASK]), [changes, progress], change)
+
+    def count(self) -> _Part:
+        """Return the Count."""
+        route = ("get", f"{self._collection}:count")
+        comment = "How many rows there are that pass the filters."
+        method = Method(comment, f"Count{self.rows}", "count", route, scatter=True, table=self._table.name)
+        number = Field("How many.", "int64", "count")
+        return _part(method, self._filtered([_READ_OPTIONS]), [number, _READ_INFO])
 
     def _prefix(self) -> list[FieldDescriptor]:
         """Return the key columns that a List fixes: all but the last, where those choose one partition."""

@@ -57,6 +57,8 @@ def _method(method: Method, names: Names) -> Lines:
     yield from _indented(_option(names.written("google.api.http"), route))
     yield f"  option ({names.written('tablegate.v1.query')}) = {{"
     yield f"    {method.kind}: {{{'scatter: true' if method.scatter else ''}}}"
+    if method.table:
+        yield f'    table: "{method.table}"'
     yield "  };"
     yield "}"
 

@@ -7,6 +7,7 @@ import { markerAge, ratesOf, stateOf, summary } from "./status.js";
 import { Empty, html, List, usePolled } from "./ui.js";
 
 const COUNT_EVERY_MS = 15_000;
+const COUNT_PAUSES = 19; // a gateway reads all rows for it: a twentieth of the time is enough
 const SHOWN_TOPICS = 3; // a pattern may match hundreds
 const SHOWN_REASONS = 3; // the status has them all
 const OLD_S = 30; // a marker of progress comes every few seconds: what is older than this has a reason
@@ -112,16 +113,19 @@ function markerText(table, serverNow) {
   return seconds == null ? "not seen" : age(seconds);
 }
 
-// How many rows each table has, of those with a Count that needs nothing; by table.
+// How many rows each table has, of those with a Count that needs nothing; by table. The contracts are read again every
+// minute: a count that goes on does not begin anew for that, only where they say something else.
 function useCounts(contracts) {
+  const counts = [];
+  for (const table of contracts?.tables ?? []) {
+    const query = table.queries.find((each) => each.kind === "count" && !each.params.some((param) => param.required));
+    if (query) counts.push({ table: table.name, path: query.path, field: query.count });
+  }
   const load = async (signal) => {
     const found = {};
-    for (const table of contracts?.tables ?? []) {
-      const query = table.queries.find((each) => each.kind === "count" && !each.params.some((param) => param.required));
-      if (!query) continue;
+    for (const { table, path, field } of counts) {
       try {
-        const answer = await unary(query.path, {}, signal);
-        found[table.name] = Number(answer[query.count] ?? 0);
+        found[table] = Number((await unary(path, {}, signal))[field] ?? 0);
       } catch (error) {
         if (error.name === "AbortError") throw error;
         // This one is not known; the others are.
@@ -129,5 +133,5 @@ function useCounts(contracts) {
     }
     return found;
   };
-  return usePolled(load, COUNT_EVERY_MS, [contracts]).value ?? {};
+  return usePolled(load, COUNT_EVERY_MS, [JSON.stringify(counts)], null, COUNT_PAUSES).value ?? {};
 }

@@ -46,8 +46,8 @@ function seen(signal) {
 }
 
 // Asks again and again while the page is seen. `value` stays while `error` is there: `atMs` says from when it is.
-// What takes long is asked less often: at most a fifth of the time is spent on it. Sooner where `news` has changed.
-export function usePolled(load, everyMs, parts, news) {
+// What takes long is asked less often: a pause is `pauses` times as long as it took. Sooner where `news` has changed.
+export function usePolled(load, everyMs, parts, news, pauses = 4) {
   const [state, setState] = useState({ value: null, error: null, atMs: 0 });
   const [round, setRound] = useState(0);
   const wake = useRef(null);
@@ -66,7 +66,7 @@ export function usePolled(load, everyMs, parts, news) {
         } catch (error) {
           if (!signal.aborted) setState((before) => ({ ...before, error }));
         }
-        const pauseMs = Math.max(everyMs, 4 * (Date.now() - beganMs));
+        const pauseMs = Math.max(everyMs, pauses * (Date.now() - beganMs));
         await sleep(Math.min(NEWS_MS, pauseMs), signal);
         await Promise.race([woken, sleep(pauseMs - NEWS_MS, signal)]);
       }
