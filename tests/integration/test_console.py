@@ -3,11 +3,13 @@
 import hashlib
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tablegate.v1.status_pb2 import SnapshotsStatus
 from tests.kit.gateways_in_process.cluster import GrpcCluster, movie_of
 from tests.kit.gateways_in_process.console import PATHS, Busy, ConsoleGateway, row_of, silent_stream
 from tests.kit.programs.chromium import PROGRAM, Chromium
@@ -397,6 +399,38 @@ def test_brokers_that_do_not_answer_are_said(page, gateway):
     page.wait_for("main", "!it.innerText.includes('The brokers do not answer')")
 
 
+def test_snapshot_files_are_shown(browser):
+    with ConsoleGateway({"ratings": 20, "customers": 9}) as gateway:
+        page = ConsolePage(browser, gateway.port)
+        page.open("tables")
+        page.wait("from ratings-events")
+        assert "napshot file" not in page.text("main")
+        snapshots = SnapshotsStatus()
+        for partition in range(3):
+            snapshots.files.add(table="ratings", partition=partition, next_offset=40)
+        snapshots.files[1].write_time.FromSeconds(int(time.time()) - 7_210)
+        snapshots.useless.add(table="customers", partition=2, file="customers-2-9", problem="it is cut off")
+        gateway.snapshots = snapshots
+        page.wait("1 of 3 snapshot files, the oldest 2 h old")
+        page.wait("Snapshot file customers-2-9 of partition 2 is of no use: it is cut off")
+        assert "No snapshot file can be written" not in page.text("main")
+        gateway.snapshots = SnapshotsStatus(problem='"/snapshots" is full')
+        page.wait("No snapshot file can be written.")
+        assert '"/snapshots" is full.' in page.text("main [role=alert]")
+        assert page.complaints() == []
+
+
+def test_streams_that_are_behind_are_counted(browser):
+    with ConsoleGateway({"ratings": 20}, contracts=[RATINGS]) as gateway:
+        page = ConsolePage(browser, gateway.port)
+        gateway.second_worker.write({"streams": 5, "streams_behind": [0, 0.0]})
+        page.open("calls")
+        page.wait("Held for clients")
+        page.wait_for(".figures", r"/Streams\s+5\s+Connections/i.test(it.innerText)")
+        gateway.second_worker.write({"streams": 5, "streams_behind": [2, 7.5]})
+        page.wait_for(".figures", r"/Streams\s+5, 2 behind/i.test(it.innerText)")
+
+
 def test_a_credential_is_asked_for_where_it_is_needed(browser, tmp_path):
     access = _access_file(tmp_path, rights='["status", "metadata", "explain", "metrics", "reflection"]')
     with ConsoleGateway({"ratings": 20}, contracts=[RATINGS], has_admin=False, access=access) as gateway:
@@ -514,6 +548,23 @@ def test_a_lost_connection_is_said_and_found_again(browser):
         page.wait_for(".connection", "it.innerText.includes('live')")
         cluster.put([rating(77)])
         page.wait("31 rows, live")
+
+
+def test_a_gateway_comes_back_with_another_contract(browser):
+    with ConsoleGateway({"customers": 9}) as gateway:
+        page = ConsolePage(browser, gateway.port)
+        page.open("rows/customers")
+        page.wait("9 rows")
+    page.wait("no answer")
+    with ConsoleGateway({"ratings": 20}, contracts=[RATINGS], port=gateway.port):
+        page.wait("There is no such table")
+        asked = page.run(
+            "performance.getEntriesByType('resource').map((it) => `${it.name.split('/').at(-1)} ${it.responseStatus}`)"
+        )
+        since = asked[len(asked) - asked[::-1].index("GetStatus 0") :]
+        assert since.index("contracts.json 200") <= 2, "it asks as soon as the gateway answers, not each minute"
+        page.open("rows/ratings")
+        page.wait("20 rows")
 
 
 def test_a_page_that_does_not_come_is_said(browser):

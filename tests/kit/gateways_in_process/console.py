@@ -40,6 +40,7 @@ from tablegate.v1.status_pb2 import (
     TABLE_STATE_NO_MANIFEST,
     TABLE_STATE_SERVING,
     GetStatusResponse,
+    SnapshotsStatus,
 )
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
@@ -88,7 +89,9 @@ def row_of(catalogue: Catalogue, table: str, number: int, chance: random.Random)
 
 
 class ConsoleGateway(ServerThread):
-    """Its admin port is `port`, or, without one, that of its clients. `row_counts`: of tables, by name.
+    """Its admin port is `port`, or, without one, that of its clients: any, or one that is given.
+
+    `row_counts`: of tables, by name.
 
     `change` writes rows, and `status` says what the replicator would. `access`: an access file.
     """
@@ -101,11 +104,13 @@ class ConsoleGateway(ServerThread):
         partition_count: int = 8,
         has_admin: bool = True,
         access: Path | None = None,
+        port: int = 0,
     ) -> None:
         super().__init__(self._made)
         self.catalogue = bind(merge([load_descriptors(path) for path in contracts]))
         self.data_port = free_port()
         self.kafka_reachable = True
+        self.snapshots: SnapshotsStatus | None = None  # what it says of snapshot files; None: it writes none
         self._published_ms = now_ms()
         self.chance = random.Random(7)
         self.store = MemoryStore()
@@ -118,6 +123,7 @@ class ConsoleGateway(ServerThread):
         self.row_counts = row_counts
         self._has_admin = has_admin
         self._access = access
+        self._port = port
         self.say()
 
     @override
@@ -187,11 +193,14 @@ class ConsoleGateway(ServerThread):
         self._loop, self._notifier = asyncio.get_running_loop(), Notifier()
         parts = self.catalogue, self.store, SIGNER, self._notifier
         file = ProcessFile(Path(self._scratch.name), name="worker-0", parent=1)
+        self.second_worker = ProcessFile(Path(self._scratch.name), name="worker-1", parent=1)
         subscriptions = Subscriptions(streams := OpenStreams(), self.store, file)
         queries = {**query_methods(*parts, streams=streams), **history_methods(*parts)}
         own: Methods = {
             **Health(self.catalogue).methods(),
-            **status_methods(self.store, subscriptions=subscriptions),
+            **status_methods(
+                self.store, subscriptions=subscriptions, snapshots=lambda: GetStatusResponse(snapshots=self.snapshots)
+            ),
             **metadata_methods(*parts),
         }
         gate = None if self._access is None else Gate(self._access, self.catalogue)
@@ -206,7 +215,7 @@ class ConsoleGateway(ServerThread):
         data = HttpServer({**queries, **own}, f"127.0.0.1:{self.data_port}", web=protocols, gate=gate)
         if not self._has_admin:
             return data
-        return _WithDataPort(self, data, own, queries, metrics[0], gate)
+        return _WithDataPort(self, data, own, queries, metrics[0], gate, self._port)
 
 
 class _WithDataPort(AdminServer):
@@ -220,11 +229,12 @@ class _WithDataPort(AdminServer):
         queries: Methods,
         metrics: Metrics,
         gate: Gate | None,
+        port: int,
     ) -> None:
         super().__init__(
             gateway.catalogue,
             own,
-            "127.0.0.1:0",
+            f"127.0.0.1:{port}",
             metrics=metrics,
             unready_reason=lambda: "",
             tls=None,

@@ -36,6 +36,7 @@ HEALTHY = {
     'tablegate_conflicting_records{table="t",instance="a"}': "0x60",
     'tablegate_pending_repairs{table="t",instance="a"}': "0x5 2x10 0x45",
     'tablegate_snapshots_writable{instance="a"}': "1x20 0x10 1x30",
+    'tablegate_stream_behind_seconds{instance="a"}': "0x10 0+60x4 0x20 50x25",
     'tablegate_table_fault{table="t",instance="a"}': "0x60",
     'tablegate_refused_calls_total{limit="streams",instance="a"}': "0+6x60",
     'tablegate_call_duration_seconds_count{method="/m",code="OK",instance="a"}': "0+6000x60",
@@ -68,6 +69,7 @@ UNHEALTHY = [
     ("TablegateConflictingRecords", {'tablegate_conflicting_records{table="t",instance="a"}': "0x50 1x10"}),
     ("TablegatePendingRepairs", {'tablegate_pending_repairs{table="t",instance="a"}': "2x60"}),
     ("TablegateSnapshotsFail", {'tablegate_snapshots_writable{instance="a"}': "0x60"}),
+    ("TablegateSubscriberBehind", {'tablegate_stream_behind_seconds{instance="a"}': "0x30 0+60x30"}),
     ("TablegateTableFault", {'tablegate_table_fault{table="t",instance="a"}': "1x60"}),
     ("TablegateRefusalsRise", {'tablegate_refused_calls_total{limit="streams",instance="a"}': "0+600x60"}),
     (

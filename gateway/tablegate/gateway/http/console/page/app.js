@@ -12,7 +12,7 @@ import { Rows } from "./rows.js";
 import { askStatus } from "./status.js";
 import { NoTables, Tables } from "./tables.js";
 import { nextTheme, theme } from "./theme.js";
-import { Empty, html, Loading, Problem, Stale, STALE_MS, useNow, usePolled } from "./ui.js";
+import { Empty, html, Loading, Problem, Stale, STALE_MS, sentence, useNow, usePolled } from "./ui.js";
 
 const STATUS_EVERY_MS = 2_000;
 const CONTRACTS_EVERY_MS = 60_000;
@@ -64,6 +64,13 @@ function Shell() {
   const main = useRef(null);
   const status = usePolled(askStatus, STATUS_EVERY_MS, []);
   const contracts = usePolled((signal) => getJson("console/contracts.json", signal), CONTRACTS_EVERY_MS, []);
+  // A gateway that was away may have been started with other contracts.
+  const isAway = status.error != null;
+  const wasAway = useRef(false);
+  useEffect(() => {
+    if (wasAway.current && !isAway) contracts.again();
+    wasAway.current = isAway;
+  }, [isAway]);
   useEffect(() => {
     const move = () => {
       setPlace(placeOf(location.hash));
@@ -140,6 +147,13 @@ function Warnings({ status }) {
     html`<div class="banner" role="alert">
     <strong>The brokers do not answer.</strong> Rows are answered as they were, and grow older. Look at Kafka, and at
     the gateway's --bootstrap.
+  </div>`
+  }
+  ${
+    status.snapshots?.problem &&
+    html`<div class="banner" role="alert">
+    <strong>No snapshot file can be written.</strong> ${sentence(status.snapshots.problem)} Nothing is answered less well;
+    a gateway that loses its store reads more of the changelog.
   </div>`
   }`;
 }

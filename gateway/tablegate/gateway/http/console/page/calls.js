@@ -48,9 +48,11 @@ function NoCalls() {
 function Figures({ samples, methods }) {
   const calls =
     methods.length && methods[0].rates.length ? methods.reduce((sum, each) => sum + newest(each.rates), 0) : null;
+  const behind = total(samples, "tablegate_streams_behind");
+  const streams = count(total(samples, "tablegate_streams"));
   const figures = [
     ["Calls a second", rate(calls)],
-    ["Streams", count(total(samples, "tablegate_streams"))],
+    ["Streams", behind ? html`${streams}, <span class="old">${count(behind)} behind</span>` : streams],
     ["Connections", count(total(samples, "tablegate_connections"))],
     ["Refused by a limit", count(total(samples, "tablegate_refused_calls_total"))],
     ["Held for clients", bytes(total(samples, "tablegate_process_kept_bytes"))],

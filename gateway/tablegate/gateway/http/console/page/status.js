@@ -1,7 +1,7 @@
 // What GetStatus says, with what only two answers tell: how many records are applied each second.
 
 import { unary } from "./api.js";
-import { POINTS, secondsSince } from "./format.js";
+import { age, count, POINTS, secondsSince } from "./format.js";
 
 export const GATEWAY = "tablegate.v1.GatewayService";
 
@@ -29,7 +29,7 @@ export class Rates {
 const rates = new Rates(); // by table; kept while one goes from screen to screen
 
 export async function askStatus(signal) {
-  const status = await unary(`${GATEWAY}/GetStatus`, {}, signal);
+  const status = await unary(`${GATEWAY}/GetStatus`, { withSnapshots: true }, signal);
   const applied = (status.tables ?? []).map((table) => [table.table, sum(table.partitions, "nextOffset")]);
   rates.add(new Map(applied), Date.now());
   return status;
@@ -65,6 +65,19 @@ export function markerAge(table, now) {
 
 function lagOf({ endOffset = 0, nextOffset = 0 }) {
   return Math.max(0, Number(endOffset) - Number(nextOffset));
+}
+
+// What is known of a table's snapshot files, in sentences: how many partitions have one, and which were of no use.
+export function snapshotsOf(table, snapshots, now) {
+  const of = (each) => each.table === table.table;
+  const files = (snapshots?.files ?? []).filter(of);
+  const ages = files.map((each) => secondsSince(each.writeTime, now)).filter((each) => each != null);
+  const oldest = ages.length ? `, the oldest ${age(Math.max(0, ...ages))} old` : "";
+  const useless = (snapshots?.useless ?? []).filter(of);
+  return {
+    files: files.length ? `${count(ages.length)} of ${count(files.length)} snapshot files${oldest}` : "",
+    useless: useless.map((each) => `Snapshot file ${each.file} of partition ${each.partition ?? 0} is of no use: ${each.problem}`),
+  };
 }
 
 export function stateOf(table) {

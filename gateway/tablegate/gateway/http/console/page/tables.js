@@ -3,13 +3,13 @@
 import { unary } from "./api.js";
 import { age, count, NONE, rate, short } from "./format.js";
 import { Plot } from "./plot.js";
-import { markerAge, ratesOf, stateOf, summary } from "./status.js";
+import { markerAge, ratesOf, snapshotsOf, stateOf, summary } from "./status.js";
 import { Empty, html, List, usePolled } from "./ui.js";
 
 const COUNT_EVERY_MS = 15_000;
 const COUNT_PAUSES = 19; // a gateway reads all rows for it: a twentieth of the time is enough
 const SHOWN_TOPICS = 3; // a pattern may match hundreds
-const SHOWN_REASONS = 3; // the status has them all
+const SHOWN_REASONS = 3; // the status has them all, of snapshot files that were of no use, too
 const OLD_S = 30; // a marker of progress comes every few seconds: what is older than this has a reason
 
 const HEADS = [
@@ -34,7 +34,7 @@ export function Tables({ status, contracts, serverNow }) {
       ${tables.map((table) => {
         const about = contracts?.tables.find((each) => each.name === table.table)?.about;
         const rows = counts[table.table];
-        return html`<${Line} key=${table.table} ...${{ table, rows, about, serverNow }} />`;
+        return html`<${Line} key=${table.table} ...${{ table, rows, about, serverNow, snapshots: status.snapshots }} />`;
       })}
     <//>
     <p class="hint">
@@ -50,7 +50,7 @@ export function NoTables() {
   <//>`;
 }
 
-function Line({ table, rows, about, serverNow }) {
+function Line({ table, rows, about, serverNow, snapshots }) {
   const state = stateOf(table);
   const { lag, age: seconds, rate: perSecond, setAside, here, of } = summary(table, serverNow);
   const name = encodeURIComponent(table.table);
@@ -59,6 +59,7 @@ function Line({ table, rows, about, serverNow }) {
   const marker = markerText(table, serverNow);
   const from = sourcesOf(table);
   const reasons = reasonsOf(table);
+  const { files, useless } = snapshotsOf(table, snapshots, serverNow);
   const mapLabel = `${here} of ${of} partitions of ${table.table}: see the map`;
   return html`<tr>
     <th scope="row">
@@ -66,7 +67,9 @@ function Line({ table, rows, about, serverNow }) {
       ${about && html`<span class="about">${about}</span>`}
       ${from && html`<span class="about">${from}</span>`}
       ${reasons.map((reason) => html`<span class="about">${reason}</span>`)}
+      ${files && html`<span class="about">${files}</span>`}
       ${why && html`<span class="why">${why}</span>`}
+      ${useless.slice(0, SHOWN_REASONS).map((text) => html`<span class="why">${text}</span>`)}
     </th>
     <td data-label="State">
       <span class=${`pill ${state.tone}`}>${state.name}</span>
