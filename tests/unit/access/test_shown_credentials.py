@@ -11,8 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from tablegate.client import aio, open_channel, open_direct_channel
+from tablegate.gateway.access.gate import Gate
+from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.server.metadata import reflection_methods, status_methods
 from tests.kit.command_line import COMMAND
-from tests.kit.gateways_in_process.tenants import World, write_access
+from tests.kit.gateways_in_process.tenants import POLICY, TENANTS, World, write_access
+from tests.kit.gateways_in_process.threaded import ServerThread
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import catalogue_of
 
 
 @pytest.fixture
@@ -76,7 +82,26 @@ def test_commands_show_a_credential(world: World, tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     refused = run("explain", world.cluster.path("GetTicket")[1:], "{}", "--address", address)
     assert refused.exit_code == 1
-    assert "UNAUTHENTICATED (NOT_AUTHENTICATED): the call shows no credential; show one" in refused.output
+    assert (
+        "UNAUTHENTICATED (NOT_AUTHENTICATED): the call shows no credential; show one: tablegate --credential FILE"
+        in refused.output
+    )
+
+
+def test_tables_are_shown_without_the_right_to_the_status(tmp_path: Path) -> None:
+    catalogue = catalogue_of(TENANTS)
+    access = write_access(tmp_path, f'{POLICY}\n[[rule]]\nprincipals = ["key ann"]\nrights = ["reflection"]\n')
+    methods = {**reflection_methods(catalogue), **status_methods(MemoryStore())}
+    file = tmp_path / "key"
+    file.write_text("ann")
+    with ServerThread(lambda: HttpServer(methods, "127.0.0.1:0", gate=Gate(access, catalogue))) as server:
+        address = f"127.0.0.1:{server.port}"
+        shown = run("--credential", str(file), "tables", "--address", address)
+        assert shown.exit_code == 0, shown.output
+        assert "TicketsService/GetTicket" in shown.output
+        assert "serving" not in shown.output
+        refused = run("--credential", str(file), "status", "--address", address)
+        assert "PERMISSION_DENIED (NOT_ALLOWED): you may not ask for status" in refused.output
 
 
 @pytest.mark.parametrize("text", ["", "two words", "é", "a\nb"])

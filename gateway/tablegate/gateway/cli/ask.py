@@ -10,7 +10,7 @@ import typer
 from google.protobuf.message import Message
 
 from tablegate.gateway.cli import row_files, show
-from tablegate.gateway.cli.connecting import LOCAL, Address, AsJson, AskError, NotServedHere
+from tablegate.gateway.cli.connecting import LOCAL, Address, AsJson, AskError, NotAllowed, NotServedHere
 from tablegate.gateway.cli.errors import fail, fail_with_problems
 from tablegate.gateway.cli.gateway import Gateway, gateway_at
 from tablegate.gateway.cli.row_files import Format
@@ -211,7 +211,7 @@ def tables(address: Address = LOCAL, as_json: AsJson = False) -> None:
             catalogue = gateway.catalogue()
             try:
                 status = gateway.status()
-            except NotServedHere:
+            except (NotServedHere, NotAllowed):
                 status = None  # whether a table is served is left out
         except AskError as error:
             fail(error)

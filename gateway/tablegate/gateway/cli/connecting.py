@@ -37,6 +37,10 @@ class NotServedHere(AskError):
     """The method that was asked for is not at this address."""
 
 
+class NotAllowed(AskError):
+    """Whoever asks may not call the method."""
+
+
 def _ask_error(error: grpc.RpcError, address: str) -> AskError:
     code, text = error.code(), error.details() or ""
     reason = _reason(error)
@@ -46,8 +50,12 @@ def _ask_error(error: grpc.RpcError, address: str) -> AskError:
             f"no gateway answers at {address} ({why}): start one with `tablegate serve`, or name it with --address; "
             f"use {HTTPS}HOST:PORT if it speaks TLS"
         )
-    kind = NotServedHere if code is grpc.StatusCode.UNIMPLEMENTED else AskError
-    return kind(f"{code.name}{f' ({reason})' if reason else ''}: {text}")
+    how = f": {_SHOW_ONE}" if text.endswith("show one") else ""  # by what, the gateway does not know
+    return _KINDS.get(code, AskError)(f"{code.name}{f' ({reason})' if reason else ''}: {text}{how}")
+
+
+_SHOW_ONE = "tablegate --credential FILE, before the command"
+_KINDS = {grpc.StatusCode.UNIMPLEMENTED: NotServedHere, grpc.StatusCode.PERMISSION_DENIED: NotAllowed}
 
 
 def _reason(error: grpc.RpcError) -> str | None:
