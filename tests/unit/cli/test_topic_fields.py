@@ -116,6 +116,14 @@ def test_fields_in_messages_are_named_by_their_path(tmp_path: Path, column: str,
     assert sample.described()["fields_without_column"] == ["address.zip"]
 
 
+def test_a_column_is_one_whichever_of_its_names_a_record_has(tmp_path: Path) -> None:
+    records = [{"shipTo": {"city": "Bern", "zip": "3000"}}, {"ship_to": {"post_code": "89073", "zip": "89"}}]
+    assert printed_after(sampled(tmp_path, "Address ship_to = 2;", of_json(*records))) == []
+    sample = sampled(tmp_path, "Address ship_to = 2;", of_json(records[0]))
+    assert sample.described()["columns_without_field"] == ["ship_to.post_code"]
+    assert sample.described()["fields_without_column"] == ["shipTo.zip"]
+
+
 def test_what_is_in_a_struct_has_no_columns(tmp_path: Path) -> None:
     assert printed_after(sampled(tmp_path, "google.protobuf.Struct more = 2;", of_json({"more": {"any": 1}}))) == []
 
@@ -152,6 +160,19 @@ def test_many_names_are_counted_and_none_commands_a_terminal(tmp_path: Path) -> 
     line, _ = printed_after(sample)
     assert line.endswith('"f\ufffd[31m09" and 2 more')
     assert "\x1b" not in line
+
+
+def test_numbers_of_protobuf_are_in_their_order(tmp_path: Path) -> None:
+    row = DescriptorProto(name="o-1").SerializeToString()
+    theirs = [row + b"\x58\x01\x38\x01", row + b"\x82\x06\x00"]  # fields 11 and 7, and field 96
+    sample = sampled(tmp_path, "string customer = 2;", theirs, "protobuf-plain")
+    assert sample.described()["fields_without_column"] == ["7", "11", "96"]
+
+
+def test_a_name_without_an_end_is_shown_as_it_begins(tmp_path: Path) -> None:
+    sample = sampled(tmp_path, "string customer = 2;", of_json({"ab" * 100_000: 1}))
+    line, _ = printed_after(sample)
+    assert line.endswith(f'no column reads field "{"ab" * 39}a…"')
 
 
 @pytest.mark.parametrize("topic", [pytest.param(one, id=one.name) for one in TOPICS])

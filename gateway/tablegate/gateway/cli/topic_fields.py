@@ -21,16 +21,20 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from tablegate.gateway.contract.columns import ANY, FIELD_MASK, is_map, is_message
 
 _NAMES_MAX = 10  # a line that is read; objects may have any number of fields
+_NAME_CHARACTERS_MAX = 80  # and their names any length
 
 
 @dataclass(slots=True)
 class _Fields:
-    """A message of the row, the way to it, and the fields that values there had."""
+    """A message of the row, the way to it, and the fields that values there had.
+
+    `unread`: those without a column, each with the way to it in the records, which may call a column by two names.
+    """
 
     of: Descriptor
     path: str
     seen: set[str] = field(default_factory=set)
-    unread: set[str] = field(default_factory=set)
+    unread: set[tuple[str, str | int]] = field(default_factory=set)
 
     def columns_without(self, key: Collection[str]) -> Iterator[FieldDescriptor]:
         """Yield the columns for which there was no field."""
@@ -45,7 +49,7 @@ class TopicFields:
     def __init__(self, row: Descriptor, key: Collection[str]) -> None:
         self._row = row
         self._key = key
-        self._messages: dict[str, _Fields] = {}  # by path
+        self._messages: dict[str, _Fields] = {}  # by path, in names of columns
         self._are_numbers = False
 
     def add(self, content: Any) -> None:
@@ -54,24 +58,25 @@ class TopicFields:
             self._are_numbers = True
             self._add_message(content, "")
         else:
-            self._add_object(content, self._row, "")
+            self._add_object(content, self._row, "", "")
 
-    def _add_object(self, found: Any, of: Descriptor, path: str) -> None:
+    def _add_object(self, found: Any, of: Descriptor, path: str, way: str) -> None:
+        """`way`: the path in the names that the records have."""
         if not isinstance(found, Mapping):
             return
         fields = self._messages.setdefault(path, _Fields(of, path))
         columns = {name: column for column in of.fields for name in (column.name, column.json_name)}
         fields.seen |= found.keys() & columns.keys()
-        fields.unread |= found.keys() - columns.keys()
+        fields.unread |= {(way, name) for name in found.keys() - columns.keys()}
         for name in found.keys() & columns.keys():
             for inside, message in _objects(columns[name], found[name]):
-                self._add_object(inside, message, f"{path}{name}.")
+                self._add_object(inside, message, f"{path}{columns[name].name}.", f"{way}{name}.")
 
     def _add_message(self, found: Message, path: str) -> None:
         of: Any = found.DESCRIPTOR
         fields = self._messages.setdefault(path, _Fields(of, path))
         unknown = UnknownFieldSet(found)
-        fields.unread |= {str(unknown[at].field_number) for at in range(len(unknown))}
+        fields.unread |= {(path, unknown[at].field_number) for at in range(len(unknown))}
         for column, value in found.ListFields():
             fields.seen.add(column.name)
             for inside, _ in _objects(column, value):
@@ -83,7 +88,7 @@ class TopicFields:
 
     def fields_without(self) -> list[str]:
         """Return the fields beside those columns that no column reads; of Protobuf their numbers."""
-        return [f"{one.path}{name}" for one, _ in self._incomplete() for name in sorted(one.unread)]
+        return [f"{way}{name}" for one, _ in self._incomplete() for way, name in sorted(one.unread)]
 
     def _incomplete(self) -> Iterator[tuple[_Fields, list[FieldDescriptor]]]:
         for one in self._messages.values():
@@ -138,5 +143,6 @@ def _named(what: str, names: Collection[str]) -> str:
 
 
 def _printable(name: str) -> str:
-    """Return a name that gives a terminal no commands."""
-    return "".join(one if one.isprintable() else "\ufffd" for one in name)
+    """Return a name that gives a terminal no commands, or where it begins."""
+    begins = name if len(name) <= _NAME_CHARACTERS_MAX else f"{name[: _NAME_CHARACTERS_MAX - 1]}…"
+    return "".join(one if one.isprintable() else "\ufffd" for one in begins)
