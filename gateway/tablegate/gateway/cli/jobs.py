@@ -17,6 +17,7 @@ from rich.console import Console
 from tablegate.gateway.cli import show_jobs
 from tablegate.gateway.cli.connecting import AsJson
 from tablegate.gateway.cli.errors import complain, fail
+from tablegate.gateway.cli.show import print_table
 from tablegate.gateway.contract.kafka_arguments import Bootstrap, KafkaFile, SourceBootstrap
 from tablegate.gateway.contract.registry_settings import RegistrySettings
 from tablegate.jobs.arguments import (
@@ -211,7 +212,7 @@ def list_(
         no_table = f"no job has published a table at {bootstrap} yet; tablegate job run FILE keeps one"
         Console(stderr=True, soft_wrap=True, highlight=False).print(no_table, markup=False)
     else:
-        show_jobs.states(states)
+        print_table(show_jobs.states(states))
 
 
 @jobs.command()

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Shown
 
-from tablegate.gateway.cli.show import plain, print_table
+from tablegate.gateway.cli.show import plain
 from tablegate.jobs import FrameTable, Mode
 from tablegate.jobs.frame_table import Declared
 
@@ -52,12 +52,15 @@ def state_to_dict(state: "TableState") -> dict[str, Any]:
     }
 
 
-def states(found: "Sequence[TableState]") -> None:
-    """Print the states of tables' jobs as a table: `behind` in records, `marker` the age of the newest one."""
+def states(found: "Sequence[TableState]") -> Shown:
+    """Return the states of tables' jobs as a table: `behind` in records, `marker` the age of the newest one.
+
+    Each column folds where it has to: a number that is cut is another one.
+    """
     shown = Shown(box=None, pad_edge=False, header_style="bold")
     for name in ("table", "job", "gen", "mode", "behind", "marker", "sources"):  # fits 80 columns
         is_number = name in ("gen", "behind", "marker")
-        shown.add_column(name, justify="right" if is_number else "left", no_wrap=name != "sources", overflow="fold")
+        shown.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for state in found:
         age_s = _age_s(state.marker_time)
         shown.add_row(
@@ -69,7 +72,7 @@ def states(found: "Sequence[TableState]") -> None:
             "" if age_s is None else f"{age_s:,.0f} s ago",
             plain(", ".join(state.sources)),
         )
-    print_table(shown)
+    return shown
 
 
 def _job(state: "TableState") -> str:
