@@ -1,10 +1,10 @@
-"""What Subscribe streams cost a worker that has nothing to send: `python -m tests.bench.idle_streams [STREAMS]`.
+"""What Subscribe streams cost a worker that has nothing to send: `python -m tests.bench.idle_streams [STREAMS [S]]`.
 
 One worker's server runs in a process of its own, over rows in memory, and may have as many streams as there are. Each
 stream is for a row of its own; a connection has 1,000. The client speaks HTTP/2 in the raw, as one that makes 10,000
 streams by a library would need more memory than the server. The figures: memory a stream; the server's CPU to open one,
-and for a message of progress, of which each stream has one in 5 s; and a Get on a connection of its own, before and
-beside them.
+and for a message of progress, of which each stream has one in S (5) seconds; and a Get on a connection of its own,
+before and beside them.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.frames import WINDOW_BYTES, WINDOW_MAX, window_update
@@ -30,6 +31,7 @@ from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
 
 STREAMS = 10_000
 A_CONNECTION = 1_000
+PROGRESS_S = 5  # between messages of a stream
 AT_ONCE = 20  # opened: so few that none is refused for want of time
 PARTITIONS = 12
 IDLE_S = 30.0
@@ -61,12 +63,12 @@ class _Connection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.sendall(OPENING + window_update(0, WINDOW_MAX - WINDOW_BYTES))
 
-    def call(self, block: bytes, streams: Sequence[int], numbers: Sequence[int]) -> None:
-        """Ask for the rows of these numbers."""
+    def call(self, block: bytes, streams: Sequence[int], requests: Sequence[bytes]) -> None:
+        """Ask these requests."""
         self._socket.sendall(
             b"".join(
-                head(stream, block) + data(stream, envelope(_movie(number)), ended=True)
-                for stream, number in zip(streams, numbers, strict=True)
+                head(stream, block) + data(stream, envelope(each), ended=True)
+                for stream, each in zip(streams, requests, strict=True)
             )
         )
 
@@ -97,9 +99,8 @@ class _Connection:
         self._received = self._received[at:]
 
 
-def _movie(number: int) -> bytes:
-    """Return a request for one row, of any of the methods."""
-    return catalogue_of().queries[f"{SERVICE}GetRating"].request_class(movie_id=number).SerializeToString()
+def _request(method: str, **fields: Any) -> bytes:
+    return catalogue_of().queries[SERVICE + method].request_class(**fields).SerializeToString()
 
 
 def _get_ms(port: int, rows: int) -> list[float]:
@@ -107,7 +108,7 @@ def _get_ms(port: int, rows: int) -> list[float]:
     connection, block, took_ms = _Connection(port), request(f"{SERVICE}GetRating".encode(), *_FIELDS), []
     for count in range(GETS):
         begin_s = time.perf_counter()
-        connection.call(block, [2 * count + 1], [count % rows + 1])
+        connection.call(block, [2 * count + 1], [_request("GetRating", movie_id=count % rows + 1)])
         while connection.ended <= count:
             connection.receive(waits=True)
         took_ms.append(1e3 * (time.perf_counter() - begin_s))
@@ -120,8 +121,9 @@ def _print_gets(when: str, took_ms: list[float]) -> None:
     print(f"a Get {when}: p50 {centiles[49]:.2f} ms, p99 {centiles[98]:.2f} ms", flush=True)
 
 
-def _opened(port: int, count: int) -> list[_Connection]:
+def _opened(port: int, count: int, progress_s: int) -> list[_Connection]:
     connections: list[_Connection] = []
+    options = {"progress_interval": {"seconds": progress_s}}
     block, late_s = request(f"{SERVICE}SubscribeRatings".encode(), *_FIELDS), time.monotonic() + LATE_S
     for first in range(0, count, A_CONNECTION):
         connection = _Connection(port)
@@ -129,7 +131,9 @@ def _opened(port: int, count: int) -> list[_Connection]:
         for at in range(0, A_CONNECTION, AT_ONCE):
             streams = range(2 * at + 1, 2 * (at + AT_ONCE) + 1, 2)
             seen = connection.messages
-            connection.call(block, streams, range(first + at + 1, first + at + AT_ONCE + 1))
+            numbers = range(first + at + 1, first + at + AT_ONCE + 1)
+            requests = [_request("SubscribeRatings", movie_id=each, subscribe_options=options) for each in numbers]
+            connection.call(block, streams, requests)
             while connection.messages < seen + AT_ONCE:
                 connection.receive(waits=True)
             if time.monotonic() > late_s:
@@ -144,7 +148,7 @@ def main() -> None:
     if sys.argv[1:2] == ["serve"]:
         asyncio.run(_serve(int(sys.argv[2])))
         return
-    count = int((sys.argv[1:2] or [str(STREAMS)])[0])
+    count, progress_s = (int(each) for each in [*sys.argv[1:3], *(STREAMS, PROGRESS_S)[len(sys.argv[1:3]) :]])
     command = [sys.executable, "-m", "tests.bench.idle_streams", "serve", str(count + 1)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
@@ -153,7 +157,7 @@ def main() -> None:
             _get_ms(port, count)
             _print_gets("alone", _get_ms(port, count))
             before_mb, before_s = shared_memory_mb([server.pid]), cpu_s([server.pid])
-            connections = _opened(port, count)
+            connections = _opened(port, count, progress_s)
             opened_us = 1e6 * (cpu_s([server.pid]) - before_s) / count
             memory_kb = 1024 * (shared_memory_mb([server.pid]) - before_mb) / count
             print(f"{count:,} streams: {memory_kb:.1f} KiB and {opened_us:.0f} µs of CPU each", flush=True)

@@ -10,6 +10,7 @@ from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.query.call import EndsUnknown, StreamMethod, TopicEnds, UnaryMethod
 from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.query.service import query_methods
+from tablegate.gateway.query.subscribe.open_streams import OpenStreams
 from tablegate.gateway.stores.base import StoreReader
 from tablegate.gateway.stores.notifier import Notifier
 from tests.kit.store.memory import MemoryStore
@@ -46,7 +47,10 @@ class Asker:
         more: Mapping[str, Any] = {} if now_ms is None else {"now_ms": now_ms}
         self.bell = Notifier()
         self.ends = KnownEnds()
-        self.methods = query_methods(catalogue, store, SIGNER, self.bell, ends=self.ends, limits=limits, **more)
+        self.streams = OpenStreams()
+        self.methods = query_methods(
+            catalogue, store, SIGNER, self.bell, ends=self.ends, limits=limits, streams=self.streams, **more
+        )
         self.catalogue = catalogue
         self.service = service
         self.call = LocalCall()

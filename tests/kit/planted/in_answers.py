@@ -268,6 +268,20 @@ BUGS = [
     ),
     # Subscriptions.
     Bug(
+        "a parked stream that is woken, and whose client goes at once, is left behind",
+        GATEWAY + "http/rpc/calls.py",
+        "        call = stream.call\n        stream.leave()\n",
+        "        call = stream.call\n",
+        "tests/unit/http/test_calls.py::test_a_parked_stream_whose_client_goes_is_left",
+    ),
+    Bug(
+        "what a parked stream's client does not take wakes nobody",
+        GATEWAY + "query/subscribe/local.py",
+        "has_work = member.has_messages or",
+        "has_work =",
+        "tests/unit/query/test_subscribe_offers.py::test_streams_that_wait_have_no_task_and_leave_nothing",
+    ),
+    Bug(
         "resume skips a change",
         GATEWAY + "query/subscribe/cursor.py",
         "start=start.offset, limit=budget.rows + 1, skip=start.skip)",

@@ -199,6 +199,11 @@ class LocalCall(Call):
         """Take nothing: it all comes from the handler."""
         return False
 
+    @property
+    def parks(self) -> bool:
+        """Return that its handler keeps its task."""
+        return False
+
     async def turn(self) -> None:
         """Go on in the next round of the event loop."""
         await asyncio.sleep(0)

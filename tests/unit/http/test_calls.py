@@ -1,19 +1,21 @@
 import asyncio
 import inspect
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tablegate.gateway.http.rpc.calls import Calls, ServedCall
-from tablegate.gateway.query.call import Call, DuplexMethod, UnaryMethod
-from tablegate.gateway.query.errors import QueryError, ShuttingDown
+from tablegate.gateway.http.rpc.calls import CallLimits, Calls, ServedCall
+from tablegate.gateway.query.call import Call, DuplexMethod, Parked, StreamMethod, UnaryMethod
+from tablegate.gateway.query.errors import Overloaded, QueryError, ShuttingDown
 
 
 class RecordedCall(ServedCall):
     """Keeps how it ended."""
 
-    def __init__(self, calls: Calls) -> None:
-        super().__init__(calls, cast(Any, SimpleNamespace(on_gone=None, principal=None, address="")))
+    def __init__(self, calls: Calls, address: str = "") -> None:
+        exchange = SimpleNamespace(on_gone=None, principal=None, address=address, body=b"", headers={})
+        super().__init__(calls, cast(Any, exchange))
+        self.sent: list[bytes] = []
         self.ended: list[object] = []
 
     def answer(self, message: bytes) -> None:
@@ -21,6 +23,12 @@ class RecordedCall(ServedCall):
 
     def fail(self, error: QueryError) -> None:
         self.ended.append(error)
+
+    async def send(self, message: bytes) -> None:
+        self.sent.append(message)
+
+    def end(self) -> None:
+        self.ended.append("end")
 
 
 async def _wait() -> bytes:
@@ -64,6 +72,104 @@ def test_a_drain_ends_streams_that_wait_for_their_client() -> None:
 
     [error] = asyncio.run(run()).ended
     assert isinstance(error, ShuttingDown)
+
+
+class _Waiting:
+    """A stream that sends a message, is parked, sends another one once it is woken, and ends."""
+
+    def __init__(self) -> None:
+        self.left = 0
+        self._wake: Callable[[], None] = lambda: None
+
+    def handler(self, _data: bytes, _call: Call) -> AsyncIterator[bytes]:
+        return self._begin()
+
+    async def _begin(self) -> AsyncIterator[bytes]:
+        yield b"first"
+        raise Parked(self)
+
+    def wait(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+    async def messages(self) -> AsyncIterator[bytes]:
+        yield b"second"
+
+    def leave(self) -> None:
+        self.left += 1
+
+    def wake(self) -> None:
+        self._wake()
+
+
+async def _parked(calls: Calls, waiting: _Waiting) -> RecordedCall:
+    call = RecordedCall(calls)
+    calls.stream(call, "/test.Service/Wait", StreamMethod(waiting.handler), b"")
+    while call.sent != [b"first"] or len(asyncio.all_tasks()) > 1:
+        await asyncio.sleep(0)
+    assert calls.streams == 1
+    return call
+
+
+def test_a_parked_stream_has_no_task_and_goes_on_when_it_is_woken() -> None:
+    async def run() -> None:
+        calls, waiting = Calls(), _Waiting()
+        call = await _parked(calls, waiting)
+        waiting.wake()
+        await calls.finish(20)
+        assert (call.sent, call.ended, waiting.left) == ([b"first", b"second"], ["end"], 0)
+        assert calls.streams == 0
+        assert call.exchange.on_gone is None
+
+    asyncio.run(run())
+
+
+def test_a_parked_stream_whose_client_goes_is_left() -> None:
+    async def run(*, rounds: int | None) -> None:
+        calls, waiting = Calls(), _Waiting()
+        call = await _parked(calls, waiting)
+        if rounds is not None:
+            waiting.wake()
+            for _ in range(rounds):  # none: its task has not begun; one: it waits for its turn
+                await asyncio.sleep(0)
+        assert call.exchange.on_gone is not None
+        call.exchange.on_gone()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (call.sent, call.ended, waiting.left) == ([b"first"], [], 1)
+        assert calls.streams == 0
+        assert [code for _, code in calls.measures.calls] == ["CANCELLED"]
+
+    asyncio.run(run(rounds=None))
+    asyncio.run(run(rounds=0))
+    asyncio.run(run(rounds=1))
+
+
+def test_a_parked_stream_makes_room_for_another_client() -> None:
+    async def run() -> None:
+        calls, mine, others = Calls(CallLimits(streams_max=2)), _Waiting(), _Waiting()
+        first, second = await _parked(calls, _Waiting()), RecordedCall(calls)
+        calls.stream(second, "/test.Service/Wait", StreamMethod(mine.handler), b"")
+        while calls.streams < 2 or len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
+        other = RecordedCall(calls, address="192.0.2.7")
+        calls.stream(other, "/test.Service/Wait", StreamMethod(others.handler), b"")
+        while not other.sent:
+            await asyncio.sleep(0)
+        [error] = second.ended
+        assert isinstance(error, Overloaded)
+        assert (first.ended, mine.left, calls.streams) == ([], 1, 2)
+
+    asyncio.run(run())
+
+
+def test_parked_streams_go_on_when_the_gateway_ends() -> None:
+    async def run() -> None:
+        calls, waiting = Calls(), _Waiting()
+        call = await _parked(calls, waiting)
+        await calls.finish(20)
+        assert (call.sent, call.ended) == ([b"first", b"second"], ["end"])
+
+    asyncio.run(run())
 
 
 def test_answers_at_once_take_no_task() -> None:

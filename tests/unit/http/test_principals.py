@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -25,7 +26,7 @@ from tablegate.gateway.http.server import CrossOrigin, HttpServer, WebProtocol
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.http.transport import principal_of
 from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, UnaryMethod
-from tablegate.gateway.query.errors import ForeignForward, NotServed, Overloaded, QueryError
+from tablegate.gateway.query.errors import ForeignForward, NotServed, Overloaded
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.stores.notifier import Notifier
 from tests.kit.call.subscribing import Copy
@@ -364,11 +365,16 @@ def test_clients_without_certificates_share_the_limit_of_all(authority: Authorit
 
 
 def test_nothing_is_kept_of_principals_that_have_nothing_at_work() -> None:
-    limit = ConcurrencyLimit("streams", most=2, most_of_principal=1)
-    given_up: list[QueryError] = []
+    limit = ConcurrencyLimit[Place]("streams", most=2, most_of_principal=1)
+    given_up: list[Place] = []
+
+    class Held(Place):
+        def cancel(self) -> None:
+            given_up.append(self)
 
     def hold(principal: str | None) -> AbstractContextManager[None]:
-        return limit.hold(Place(principal, "192.0.2.7", given_up.append))
+        exchange = SimpleNamespace(address="192.0.2.7")
+        return limit.hold(Held(cast(Any, SimpleNamespace(exchange=exchange)), principal))
 
     with hold("alice"), hold(None):
         for principal in ("alice", "bob", None):

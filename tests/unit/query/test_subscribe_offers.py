@@ -4,11 +4,15 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import pytest
+from typing_extensions import override
 
-from tablegate.gateway.query.call import StreamMethod
+from tablegate.gateway.http.rpc.calls import Calls, ServedCall
+from tablegate.gateway.query.call import Parked, StreamMethod
+from tablegate.gateway.query.errors import QueryError
 from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.query.subscribe import broadcaster as feed
 from tablegate.gateway.stores.base import StoreUnavailable
@@ -16,17 +20,24 @@ from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tests.kit.call.asker import Ratings, make_ratings
 from tests.kit.call.subscribing import METHOD, OFTEN, TIMEOUT_S, Copy, Writer, options
 from tests.kit.seeds import seeds
+from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import LocalCall
 
 
 class Taker(LocalCall):
     """A client's side of a stream: takes what is offered as often as `willing` says, and what the handler yields."""
 
-    def __init__(self, willing: random.Random | None) -> None:
+    def __init__(self, willing: random.Random | None, *, parks: bool = False) -> None:
         super().__init__(None)
+        self.parked = 0
+        self._parks = parks
         self.messages: asyncio.Queue[bytes] = asyncio.Queue()
         self.taken = 0
         self._willing = willing
+
+    @property
+    def parks(self) -> bool:
+        return self._parks
 
     def offer(self, message: bytes) -> bool:
         if self._willing is not None and self._willing.random() < 0.3:
@@ -37,19 +48,35 @@ class Taker(LocalCall):
 
 
 @asynccontextmanager
-async def taking(ratings: Ratings, token: str, willing: random.Random | None = None) -> AsyncIterator[Taker]:
+async def taking(
+    ratings: Ratings, token: str, willing: random.Random | None = None, *, parks: bool = False
+) -> AsyncIterator[Taker]:
     """Open a stream, whose task ends with the block."""
-    asker, call = ratings.asker, Taker(willing)
+    asker, call = ratings.asker, Taker(willing, parks=parks)
     handler = asker.methods[f"{asker.service}/{METHOD}"]
     assert isinstance(handler, StreamMethod)
     request = asker.request(METHOD, subscribe_options=options(token, **OFTEN))
     messages = handler.handler(request.SerializeToString(), call)
 
-    async def pass_on() -> None:
-        async for message in messages:
-            call.messages.put_nowait(message)
+    async def pass_on(messages: AsyncIterator[bytes]) -> None:
+        while True:
+            try:
+                async for message in messages:
+                    call.messages.put_nowait(message)
+                return
+            except Parked as parked:
+                stream = parked.stream
+            call.parked += 1
+            woken = asyncio.Event()
+            stream.wait(woken.set)
+            try:
+                await woken.wait()
+            except asyncio.CancelledError:
+                stream.leave()
+                raise
+            messages = stream.messages()
 
-    task = asyncio.ensure_future(pass_on())
+    task = asyncio.ensure_future(pass_on(messages))
     try:
         yield call
     finally:
@@ -69,16 +96,17 @@ async def until(call: Taker, copy: Copy, ratings: Ratings, writer: Writer) -> No
         await take(call, copy, ratings)
 
 
+@pytest.mark.parametrize("parks", [False, True], ids=["task", "parked"])
 @pytest.mark.parametrize("seed", seeds(5, in_check=2))
-def test_a_copy_is_right_whoever_took_its_messages_and_wherever_it_broke(seed: int) -> None:
+def test_a_copy_is_right_whoever_took_its_messages_and_wherever_it_broke(seed: int, *, parks: bool) -> None:
     ratings = make_ratings()
     writer, choice = Writer(ratings, seed), random.Random(seed)
     writer.put(*range(30))
 
     async def talk() -> None:
-        copy, offers_taken = Copy(), 0
+        copy, offers_taken, parked = Copy(), 0, 0
         for _ in range(15):
-            async with taking(ratings, copy.token, choice) as call:
+            async with taking(ratings, copy.token, choice, parks=parks) as call:
                 await until(call, copy, ratings, writer)
                 for _ in range(choice.randrange(8)):
                     for _ in range(choice.randrange(1, 4)):
@@ -86,23 +114,25 @@ def test_a_copy_is_right_whoever_took_its_messages_and_wherever_it_broke(seed: i
                     await asyncio.sleep(choice.choice((0.0, 0.0, 0.012)))
                     if not call.messages.empty():
                         await take(call, copy, ratings)
-                offers_taken += call.taken
+                offers_taken, parked = offers_taken + call.taken, parked + call.parked
         async with taking(ratings, copy.token) as call:
             await until(call, copy, ratings, writer)
         assert copy.resets == 1
         assert offers_taken > 0
+        assert (parked > 5) == parks
 
     asyncio.run(talk())
 
 
-def test_progress_after_offers_has_what_was_offered() -> None:
+@pytest.mark.parametrize("parks", [False, True], ids=["task", "parked"])
+def test_progress_after_offers_has_what_was_offered(*, parks: bool) -> None:
     ratings = make_ratings()
     writer = Writer(ratings)
     writer.put(*range(10))
 
     async def talk() -> None:
         copy = Copy()
-        async with taking(ratings, "") as call:
+        async with taking(ratings, "", parks=parks) as call:
             await until(call, copy, ratings, writer)
             writer.put(3)
             await until(call, copy, ratings, writer)
@@ -132,14 +162,17 @@ def test_a_burst_makes_nobody_slow_who_takes_what_it_is_given() -> None:
     asyncio.run(talk())
 
 
-def test_a_subscriber_that_is_let_go_goes_on_behind_what_was_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("parks", [False, True], ids=["task", "parked"])
+def test_a_subscriber_that_is_let_go_goes_on_behind_what_was_offered(
+    monkeypatch: pytest.MonkeyPatch, *, parks: bool
+) -> None:
     ratings = make_ratings()
     writer = Writer(ratings)
     writer.put(*range(10))
 
     async def talk() -> None:
         copy = Copy()
-        async with taking(ratings, "") as call:
+        async with taking(ratings, "", parks=parks) as call:
             await until(call, copy, ratings, writer)
             for movie_id in (1, 2, 3):
                 writer.put(movie_id)
@@ -152,6 +185,70 @@ def test_a_subscriber_that_is_let_go_goes_on_behind_what_was_offered(monkeypatch
             ratings.asker.bell.notify()
             await until(call, copy, ratings, writer)
             assert (copy.given, call.taken) == (14, 3)
+
+    asyncio.run(talk())
+
+
+class Reader(ServedCall):
+    """A call whose client takes what it is offered while it `takes`; all that was sent is in `messages`."""
+
+    def __init__(self, calls: Calls) -> None:
+        super().__init__(calls, cast(Any, SimpleNamespace(on_gone=None, principal=None, address="", body=b"")))
+        self.messages: list[bytes] = []
+        self.offered = 0
+        self.takes = True
+
+    @override
+    def fail(self, error: QueryError) -> None:
+        raise AssertionError(error.text)
+
+    @override
+    async def send(self, message: bytes) -> None:
+        self.messages.append(message)
+
+    @override
+    def offer(self, message: bytes) -> bool:
+        if self.takes:
+            self.messages.append(message)
+            self.offered += 1
+        return self.takes
+
+
+def test_streams_that_wait_have_no_task_and_leave_nothing() -> None:
+    ratings = make_ratings(store=(store := MemoryStore()))
+    writer = Writer(ratings)
+    writer.put(*range(10))
+    path = f"{ratings.asker.service}/{METHOD}"
+    method = ratings.asker.methods[path]
+    assert isinstance(method, StreamMethod)
+    request = ratings.asker.request(METHOD).SerializeToString()
+
+    async def until_idle() -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(asyncio.all_tasks()) > 1:
+                await asyncio.sleep(0)
+
+    async def talk() -> None:
+        calls = Calls()
+        readers = [Reader(calls) for _ in range(5)]
+        for reader in readers:
+            calls.stream(reader, path, method, request)
+        await until_idle()
+        sent = [len(reader.messages) for reader in readers]
+        readers[0].takes = False
+        writer.put(3)
+        async with asyncio.timeout(TIMEOUT_S):
+            while [len(reader.messages) for reader in readers] != [each + 1 for each in sent]:
+                await asyncio.sleep(0)
+        assert [reader.offered for reader in readers] == [0, 1, 1, 1, 1]
+        assert len(asyncio.all_tasks()) == 2, "who takes nothing has a task"
+        for reader in readers:
+            assert reader.exchange.on_gone is not None
+            reader.exchange.on_gone()
+        await until_idle()
+        assert calls.streams == 0
+        with store.snapshot() as snapshot:
+            assert not ratings.asker.streams.lags(snapshot)
 
     asyncio.run(talk())
 

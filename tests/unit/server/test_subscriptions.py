@@ -58,7 +58,8 @@ class _Workers:
         """Open a stream for as long as the context."""
         stack = ExitStack()
         stream = _Stream(path, self.table.store_id, offset, is_part=is_part)
-        stack.enter_context(self.streams[worker].hold(stream))
+        self.streams[worker].add(stream)
+        stack.callback(self.streams[worker].discard, stream)
         return stack
 
     def publish(self, worker: int) -> None:
@@ -102,7 +103,8 @@ def test_streams_of_all_workers_that_are_behind_are_counted(workers: _Workers) -
         assert gauges() == (0, 0)
         for worker, behind_s in ((0, None), (0, 0.0), (0, 70.0), (1, 50.0)):
             stream = _Stream("/a.B/Subscribe", workers.table.store_id, 5, behind_s=behind_s)
-            stack.enter_context(workers.streams[worker].hold(stream))
+            workers.streams[worker].add(stream)
+            stack.callback(workers.streams[worker].discard, stream)
         count, longest_s = gauges()
         assert count == 2
         assert longest_s == pytest.approx(70, abs=1)

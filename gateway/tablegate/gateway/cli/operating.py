@@ -63,7 +63,7 @@ def serve(
         int | None,
         typer.Option(
             help="Streams (Subscribe, Scan) that a serving process has open at once; of them a principal has a quarter "
-            "at most. An idle one takes some 15 KB. Default: 10000.",
+            "at most. An idle one takes some 5 KB. Default: 10000.",
             min=1,
         ),
     ] = None,

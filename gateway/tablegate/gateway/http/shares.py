@@ -12,6 +12,7 @@ import asyncio
 import ipaddress
 from collections.abc import Hashable, Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Generic, TypeVar
 
 Holder = TypeVar("Holder", bound=Hashable)
@@ -29,6 +30,9 @@ class Shares(Generic[Holder]):
 
     def __len__(self) -> int:
         return self._count
+
+    def __iter__(self) -> Iterator[Holder]:
+        return chain.from_iterable(self._holders.values())
 
     def of(self, account: str) -> int:
         """Return how many an account has."""

@@ -41,6 +41,10 @@ class Call(Protocol):
         Only while the handler waits for something of its own: then all it has yielded is sent.
         """
 
+    @property
+    def parks(self) -> bool:
+        """Return whether its handler may raise `Parked`: whoever called it goes on with what that has."""
+
     async def turn(self) -> None:
         """Return when the handler may use the event loop for some milliseconds: one that does so again and again waits.
 
@@ -49,6 +53,30 @@ class Call(Protocol):
 
     def set_trailer(self, trailer: Fields) -> None:
         """Send these fields after the answer; the last call counts."""
+
+
+class ParkedStream(Protocol):
+    """A stream that has no task, as it waits for something of its own and has nothing to send meanwhile.
+
+    It is either gone on with, by `messages`, or left.
+    """
+
+    def wait(self, wake: Callable[[], None]) -> None:
+        """Wait, and call `wake` once when it is to go on; messages are offered to its call meanwhile."""
+
+    def messages(self) -> AsyncIterator[bytes]:
+        """Yield the messages that follow; raise as the handler did, `Parked` among it."""
+
+    def leave(self) -> None:
+        """End it."""
+
+
+class Parked(Exception):
+    """A stream gives up its task, which takes much more than all else of it. All that was yielded is sent."""
+
+    def __init__(self, stream: ParkedStream) -> None:
+        super().__init__()
+        self.stream = stream
 
 
 class ForView(Exception):

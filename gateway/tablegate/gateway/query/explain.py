@@ -38,7 +38,7 @@ from tablegate.gateway.query.range import Page, RangePlan, partitions_of
 from tablegate.gateway.query.requests import key_reader, keys_reader, parse, seconds_of
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.store_scan import ScanPlan
-from tablegate.gateway.query.subscribe.selections import SubscribeReader
+from tablegate.gateway.query.subscribe.selections import SubscribeReader, SubscribeRequest
 from tablegate.gateway.query.whereabouts import Whereabouts
 from tablegate.gateway.stores.base import Phase, Position, Snapshot
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
@@ -463,7 +463,7 @@ def _subscribe_reader(query: SubscribeQuery, access: TableAccess) -> Read:
     reader = SubscribeReader(query, access)
 
     def read(request: Message) -> Asked:
-        asked = reader.asked(request)
+        asked = SubscribeRequest(reader, request.SerializeToString())
 
         def reads(served: ServedGeneration) -> Reads:
             if asked.resume_token:

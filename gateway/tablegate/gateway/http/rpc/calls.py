@@ -2,7 +2,8 @@
 
 A protocol makes a `ServedCall`, reads the request, and gives both to `Calls`. A unary handler that answers at once (a
 Get of a table that is here) is served on the spot, without a task, a deadline's timer or a limit: nothing can happen
-meanwhile. One that must wait returns an awaitable, and gets all three. Streams have a task from the beginning.
+meanwhile. One that must wait returns an awaitable, and gets all three. Streams have a task from the beginning, which
+one that only waits for changes gives up (`_Stream`).
 
 Limits count what waits, by process and by principal: who the call's credential names, or the client's verified
 certificate. Without one there is only the process's limit, as a proxy or a NAT gives many clients the same address. A
@@ -15,6 +16,7 @@ import asyncio
 import logging
 import re
 import secrets
+import sys
 import time
 import traceback
 import zlib
@@ -23,7 +25,8 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, Generic, TypeVar
 
 from google.rpc import code_pb2
 from typing_extensions import override
@@ -31,7 +34,7 @@ from typing_extensions import override
 from tablegate.gateway.access.gate import ADMITTED, Admitted, Gate
 from tablegate.gateway.access.policy import Forbidden, Right
 from tablegate.gateway.access.principal import Unauthenticated
-from tablegate.gateway.access.rates import FREE, RateExceeded, Usage
+from tablegate.gateway.access.rates import FREE, RateExceeded
 from tablegate.gateway.access.views import View
 from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, Exchange, ResponseHeaders
 from tablegate.gateway.http.rpc.turns import StreamTurns
@@ -42,6 +45,8 @@ from tablegate.gateway.query.call import (
     Fields,
     ForView,
     Method,
+    Parked,
+    ParkedStream,
     StreamMethod,
     UnaryHandler,
     UnaryMethod,
@@ -63,7 +68,7 @@ from tablegate.gateway.query.errors import (
 )
 from tablegate.gateway.telemetry.measures import Measures
 from tablegate.gateway.telemetry.request_ids import AT_WORK, HEADER, TRACE_PARENT, TRACE_STATE
-from tablegate.gateway.telemetry.spans import NO_SPAN, Span
+from tablegate.gateway.telemetry.spans import NO_SPAN, SPAN, Span
 
 GZIP = b"gzip"
 REQUEST_ID = HEADER.encode("ascii")
@@ -203,6 +208,11 @@ class ServedCall(ABC):
         return self.exchange.principal if principal is None else principal.name
 
     @property
+    def parks(self) -> bool:
+        """Return whether its stream may give up its task. A deadline and a rate are kept by one."""
+        return self.timeout_s is None and not self.usage.is_charged
+
+    @property
     def view(self) -> View | None:
         """Return what the client may see of the table; None: all of it."""
         return self.admitted.view
@@ -244,7 +254,7 @@ class ServedCall(ABC):
 class CallLimits:
     """What all clients, and each, may have at work in one process."""
 
-    streams_max: int = STREAMS_MAX  # an idle Subscribe takes some 15 KB; what is queued for it has bounds of its own
+    streams_max: int = STREAMS_MAX  # a Subscribe takes 5 KB, one at work 13; what is queued for it has its own bounds
     streams_of_principal_max: int = STREAMS_MAX // 4  # one client that opens too many leaves as many to three others
     calls_max: int = 5_000  # unary calls that wait at once: those that ask for freshness
     calls_of_principal_max: int = 1_250  # of them, as with streams
@@ -259,19 +269,105 @@ class CallLimits:
 OnEnded = Callable[[ServedCall, str, str, float], None]
 
 
-class Place:
-    """A call at work. `give_up` is called, at most once, to end it with an error and let another one begin."""
+class Place(ABC):
+    """A call at work."""
 
-    __slots__ = ("account", "give_up", "is_limited")
+    __slots__ = ("account", "call", "is_limited")
 
-    def __init__(self, principal: str | None, address: str, give_up: Callable[[QueryError], object]) -> None:
+    def __init__(self, call: ServedCall, principal: str | None) -> None:
         """`principal` is whose limit it counts in; None: nobody's, then it counts for its address where all is full."""
+        self.call = call
         self.is_limited = principal is not None
-        self.account = f"principal {principal}" if self.is_limited else f"address {address}"
-        self.give_up = give_up
+        account = f"principal {principal}" if self.is_limited else f"address {call.exchange.address}"
+        self.account = sys.intern(account)  # thousands of streams are of one
+
+    def give_up(self, error: QueryError) -> None:
+        """End it with an error, at most once, to let another one begin."""
+        self.call.ended_for = error
+        self.cancel()
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """End it."""
 
 
-class ConcurrencyLimit:
+class _WaitingCall(Place):
+    """A unary call that waits, in the task that makes its place."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, call: ServedCall, principal: str | None) -> None:
+        super().__init__(call, principal)
+        self._task = asyncio.current_task()
+
+    @override
+    def cancel(self) -> None:
+        assert self._task is not None, "a call that waits has a task"
+        self._task.cancel()
+
+
+class _Stream(Place):
+    """A stream at work. It has a task, or is parked, and has none until it is woken."""
+
+    __slots__ = ("_calls", "_parked", "_runs", "_task", "is_counted", "path")
+
+    def __init__(self, calls: "Calls", call: ServedCall, path: str, principal: str | None) -> None:
+        super().__init__(call, principal)
+        self._calls = calls
+        self.is_counted = False  # its first task has run
+        self._parked: ParkedStream | None = None  # until a task goes on with it
+        self._runs = False  # its task has begun
+        self._task: asyncio.Future[None] | None = None
+        self.path = path
+
+    def run(self, messages: Callable[[], AsyncIterator[bytes]]) -> asyncio.Future[None]:
+        """Begin, or go on, in a task."""
+        self._task = self._calls.start_stream(self, messages)
+        self.call.exchange.on_gone = self.cancel
+        return self._task
+
+    def note_run(self) -> None:
+        """Note that its task has begun."""
+        self._runs = True
+
+    def note_resumed(self) -> None:
+        """Note that its messages are asked for: what comes of them is for the task."""
+        self._parked = None
+
+    def park(self, parked: ParkedStream) -> None:
+        """Let it go on without this task."""
+        self._parked, self._task, self._runs = parked, None, False
+        self.call.exchange.body = b""  # the request; its handler keeps what it needs
+        parked.wait(self.wake)
+
+    def wake(self) -> None:
+        """Let it have a task, if it has none."""
+        if self._parked is not None and self._task is None:
+            self.run(self._parked.messages)
+
+    def leave(self) -> None:
+        """End what is parked."""
+        parked, self._parked = self._parked, None
+        if parked is not None:
+            parked.leave()
+
+    @override
+    def cancel(self) -> None:
+        self.end_idle()
+        if self._task is not None:
+            self._task.cancel()
+
+    def end_idle(self) -> None:
+        """End it where no task does: one that is cancelled before it has begun does not run at all."""
+        if not self._runs:
+            self._runs = True  # nor is it ended twice
+            self._calls.end_idle(self)
+
+
+_PlaceT = TypeVar("_PlaceT", bound=Place)
+
+
+class ConcurrencyLimit(Generic[_PlaceT]):
     """Bounds how many calls of one kind, `kind` in the plural, are at work: in this process, and of one principal.
 
     Where there are `most`, who has fewer gets the place of somebody who has more. `given_up`: how often.
@@ -282,16 +378,27 @@ class ConcurrencyLimit:
         self._kind = kind
         self._most = most
         self._most_of_principal = most_of_principal
-        self._places: Shares[Place] = Shares()
+        self._places: Shares[_PlaceT] = Shares()
 
     @property
     def at_work(self) -> int:
         """Return how many there are."""
         return len(self._places)
 
+    def __iter__(self) -> Iterator[_PlaceT]:
+        return iter(self._places)
+
     @contextmanager
-    def hold(self, place: Place) -> Iterator[None]:
-        """Count a call for as long as the context; raise `Overloaded` where all, or this one, have too many at work."""
+    def hold(self, place: _PlaceT) -> Iterator[None]:
+        """Count a call for as long as the context; raise as `begin`."""
+        self.begin(place)
+        try:
+            yield
+        finally:
+            self.end(place)
+
+    def begin(self, place: _PlaceT) -> None:
+        """Count a call until its `end`; raise `Overloaded` where all, or this one, have too many at work."""
         places, account = self._places, place.account
         if place.is_limited and places.of(account) >= self._most_of_principal:
             raise Overloaded(
@@ -315,10 +422,10 @@ class ConcurrencyLimit:
                 )
             )
         places.add(account, place)
-        try:
-            yield
-        finally:
-            places.remove(account, place)
+
+    def end(self, place: _PlaceT) -> None:
+        """Count it no more, if it is still counted."""
+        self._places.remove(place.account, place)
 
 
 class Calls:
@@ -338,13 +445,13 @@ class Calls:
         self._gate = gate
         self._gate_version = 0 if gate is None else gate.version
         # What waits or is a stream, with its path and the error where its view has changed.
-        self._admitted: dict[asyncio.Future[None], tuple[ServedCall, str, QueryError]] = {}
+        self._admitted: dict[asyncio.Future[None] | _Stream, tuple[ServedCall, str, QueryError]] = {}
         self._durations = self.measures.calls
         self.on_ended: OnEnded | None = None
-        self._waiting = ConcurrencyLimit(
+        self._waiting = ConcurrencyLimit[_WaitingCall](
             "waiting calls", most=limits.calls_max, most_of_principal=limits.calls_of_principal_max
         )
-        self._streams = ConcurrencyLimit(
+        self._streams = ConcurrencyLimit[_Stream](
             "streams", most=limits.streams_max, most_of_principal=limits.streams_of_principal_max
         )
         self.turns = StreamTurns()
@@ -390,7 +497,7 @@ class Calls:
             return
         is_new, self._gate_version = gate.version != self._gate_version, gate.version
         now_s = time.time()
-        for task, (call, path, of_another_view) in list(self._admitted.items()):
+        for work, (call, path, of_another_view) in list(self._admitted.items()):
             principal = call.admitted.principal
             if principal is not None and principal.expires_at_s <= now_s:
                 call.ended_for = NotAuthenticated("your credential has ended; show a new one")
@@ -401,7 +508,7 @@ class Calls:
                 except QueryError as error:
                     call.ended_for = error
             if call.ended_for is not None:
-                task.cancel()
+                work.cancel()
 
     def _admitted_again(self, gate: Gate, call: ServedCall, path: str) -> Admitted:
         exchange = call.exchange
@@ -432,27 +539,26 @@ class Calls:
             work = self._wait(call, path, answer, _on_account_of(call, method))
             task = self._start(call, work)
             task.add_done_callback(lambda _: answer.close())
-            self._note_admitted(task, call, path, NotAllowed("what you may see has changed meanwhile; ask again"))
+            if call.admitted is not ADMITTED:
+                changed = NotAllowed("what you may see has changed meanwhile; ask again")
+                self._admitted[task] = (call, path, changed)
+                task.add_done_callback(self._admitted.pop)
 
     def stream(self, call: ServedCall, path: str, method: StreamMethod, message: bytes) -> None:
-        """Serve a server stream, in a task."""
-        work = self._stream(call, path, method.handler(message, call), _on_account_of(call, method))
-        self._note_admitted(self._start(call, work), call, path, StreamExpired())
+        """Serve a server stream, in a task while it has something to do."""
+        self._run(_Stream(self, call, path, _on_account_of(call, method)), partial(method.handler, message, call))
 
     def duplex(self, call: ServedCall, path: str, method: DuplexMethod, messages: AsyncIterator[bytes]) -> None:
         """Serve a stream each way, in a task."""
-        work = self._stream(call, path, method.handler(messages, call), call.account)
-        task = self._start(call, work)
-        self._note_admitted(task, call, path, StreamExpired())
+        task = self._run(_Stream(self, call, path, call.account), partial(method.handler, messages, call))
         self._duplex.add(task)
         task.add_done_callback(self._duplex.discard)
 
-    def _note_admitted(
-        self, task: asyncio.Future[None], call: ServedCall, path: str, of_another_view: QueryError
-    ) -> None:
+    def _run(self, stream: _Stream, messages: Callable[[], AsyncIterator[bytes]]) -> asyncio.Future[None]:
+        call = stream.call
         if call.admitted is not ADMITTED:
-            self._admitted[task] = (call, path, of_another_view)
-            task.add_done_callback(self._admitted.pop)
+            self._admitted[stream] = (call, stream.path, StreamExpired())
+        return stream.run(messages)
 
     def drain(self) -> None:
         """Let streams end by themselves; end those that may wait for their client for ever."""
@@ -464,8 +570,12 @@ class Calls:
         """Wait for what is at work, at most `grace_s`; then end it, with an error for its clients."""
         self.drain()
         until = time.monotonic() + grace_s
+        for stream in list(self._streams):
+            stream.wake()  # which ends it
         while self._tasks and (left_s := until - time.monotonic()) > 0:
             await asyncio.wait(self._tasks, timeout=left_s)
+        for stream in list(self._streams):
+            stream.end_idle()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -480,7 +590,7 @@ class Calls:
 
     async def _wait(self, call: ServedCall, path: str, answer: Awaitable[bytes], principal: str | None) -> None:
         AT_WORK.set(call)  # of this task, which ends with the call
-        with self._failing(call, path), self._waiting.hold(_place_of(call, principal)):
+        with self._failing(call, path), self._waiting.hold(_WaitingCall(call, principal)):
             async with asyncio.timeout(call.time_left_s()):
                 message = await answer
             if call.usage.is_charged:
@@ -488,30 +598,64 @@ class Calls:
             call.answer(message)
             self._count(call, path, "OK")
 
-    async def _stream(self, call: ServedCall, path: str, messages: AsyncIterator[bytes], principal: str | None) -> None:
-        AT_WORK.set(call)
-        place = _place_of(call, principal)
-        with self._failing(call, path), self._streams.hold(place), self._begun(call, path) as usage:
-            if self.draining:
-                raise ShuttingDown
-            async with asyncio.timeout(call.time_left_s()), aclosing(messages):  # type: ignore[type-var]
-                await self.turns.wait()
-                async for message in messages:
-                    await call.send(message)
-                    await self.turns.wait()
-                    if usage.is_charged and (wait_s := usage.charge(len(message))) > 0:
-                        await asyncio.sleep(wait_s)
-            call.end()
-            self._count(call, path, "OK")
+    def start_stream(self, stream: _Stream, messages: Callable[[], AsyncIterator[bytes]]) -> asyncio.Future[None]:
+        """Send messages in a task, until they end or the stream is parked."""
+        return self._start(stream.call, self._stream(stream, messages))
 
-    @contextmanager
-    def _begun(self, call: ServedCall, path: str) -> Iterator[Usage]:
-        """Count a stream of an admitted client; raise `LimitExceeded`."""
+    async def _stream(self, stream: _Stream, make_messages: Callable[[], AsyncIterator[bytes]]) -> None:
+        call, path = stream.call, stream.path
+        AT_WORK.set(call)
+        SPAN.set(call.span)  # whoever woke it may be at work for another
+        is_parked = False
+        stream.note_run()
+        with self._failing(call, path):
+            try:
+                if not stream.is_counted:
+                    self._begin_stream(stream)
+                async with asyncio.timeout(call.time_left_s()):
+                    await self.turns.wait()
+                    stream.note_resumed()
+                    async with aclosing(make_messages()) as messages:  # type: ignore[type-var]
+                        async for message in messages:
+                            await call.send(message)
+                            await self.turns.wait()
+                            if call.usage.is_charged and (wait_s := call.usage.charge(len(message))) > 0:
+                                await asyncio.sleep(wait_s)
+                call.end()
+                self._count(call, path, "OK")
+            except Parked as parked:
+                is_parked = True
+                stream.park(parked.stream)
+            finally:
+                if not is_parked:
+                    self.end_stream(stream)
+
+    def _begin_stream(self, stream: _Stream) -> None:
+        """Count a stream; raise `Overloaded`, of an admitted client `LimitExceeded`, or `ShuttingDown`."""
+        call = stream.call
+        stream.is_counted = True
+        self._streams.begin(stream)
         if self._gate is not None and call.admitted is not ADMITTED:
             with _as_query_errors():
-                call.usage = self._gate.begin(call.admitted.principal, path, call.exchange)
-        with call.usage as usage:
-            yield usage
+                call.usage = self._gate.begin(call.admitted.principal, stream.path, call.exchange)
+        if self.draining:
+            raise ShuttingDown
+
+    def end_stream(self, stream: _Stream) -> None:
+        """Count it no more, and let nothing of it wait."""
+        call = stream.call
+        stream.leave()
+        call.usage.end()
+        self._streams.end(stream)
+        self._admitted.pop(stream, None)
+        if call.exchange.on_gone == stream.cancel:
+            call.exchange.on_gone = None  # it would keep them all, in a circle
+
+    def end_idle(self, stream: _Stream) -> None:
+        """End a stream that no task ends."""
+        if stream.is_counted:
+            self._answer_cancelled(stream.call, stream.path)
+        self.end_stream(stream)
 
     @contextmanager
     def _failing(self, call: ServedCall, path: str) -> Iterator[None]:
@@ -521,15 +665,18 @@ class Calls:
         except TimeoutError:
             self._fail(call, path, DeadlineExceeded())
         except asyncio.CancelledError:
-            if call.ended_for is not None:
-                self._fail(call, path, call.ended_for)
-            elif self.draining:
-                self._fail(call, path, ShuttingDown())
-            else:  # its client is gone
-                self._count(call, path, "CANCELLED")
+            self._answer_cancelled(call, path)
             raise
         except Exception as error:  # noqa: BLE001  as above
             self._fail_by(call, path, error)
+
+    def _answer_cancelled(self, call: ServedCall, path: str) -> None:
+        if call.ended_for is not None:
+            self._fail(call, path, call.ended_for)
+        elif self.draining:
+            self._fail(call, path, ShuttingDown())
+        else:  # its client is gone
+            self._count(call, path, "CANCELLED")
 
     def _fail_by(self, call: ServedCall, path: str, error: Exception) -> None:
         """Answer with the error of an exception; of our own mistakes, with the id under which the log has it."""
@@ -629,18 +776,6 @@ def _on_account_of(call: ServedCall, method: UnaryMethod | StreamMethod) -> str 
     forwarded is refused by the handler at once; where the handler does not check, the claim changes nothing.
     """
     return None if _is_forwarded(call, method) else call.account
-
-
-def _place_of(call: ServedCall, principal: str | None) -> Place:
-    """Return the place of the call of this task."""
-    task = asyncio.current_task()
-    assert task is not None, "a call that waits has a task"
-
-    def give_up(error: QueryError) -> None:
-        call.ended_for = error
-        task.cancel()
-
-    return Place(principal, call.exchange.address, give_up)
 
 
 def _is_forwarded(call: ServedCall, method: Method) -> bool:

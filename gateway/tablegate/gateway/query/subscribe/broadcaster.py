@@ -98,6 +98,7 @@ class Subscriber:
         "_evicted_since_s",
         "_messages",
         "_offer",
+        "_on_wake",
         "_queued",
         "_waiting",
         "group",
@@ -118,6 +119,7 @@ class Subscriber:
         self._queued = queued
         self._waiting: asyncio.Future[None] | None = None
         self._offer: Offer | None = None
+        self._on_wake: Callable[[], None] | None = None  # where it waits without a task
         self._evicted_since_s = 0.0
 
     def behind_since_s(self) -> float | None:
@@ -161,9 +163,19 @@ class Subscriber:
             timer.cancel()
             self._waiting = self._offer = None
 
+    def park(self, on_wake: Callable[[], None], offer: Offer) -> None:
+        """Call `on_wake` at each wake-up instead, until `unpark`; messages are offered meanwhile."""
+        self._on_wake, self._offer = on_wake, offer
+
+    def unpark(self) -> None:
+        """Offer nothing more: what comes is queued."""
+        self._on_wake = self._offer = None
+
     def wake(self) -> None:
         """End its wait: it is to check whether it can go on."""
-        if self._waiting is not None and not self._waiting.done():
+        if self._on_wake is not None:
+            self._on_wake()
+        elif self._waiting is not None and not self._waiting.done():
             self._offer = None
             self._waiting.set_result(None)
 
@@ -203,6 +215,8 @@ class Subscriber:
 
 class SubscriberGroup:
     """Subscribers who get the same. `is_current`: the last message said that the copy is whole."""
+
+    __slots__ = ("encode", "is_current", "name", "selection", "subscribers")
 
     def __init__(self, name: Hashable, selection: Selection, encode: Encode) -> None:
         self.name = name

@@ -4,15 +4,21 @@ A stream has two states. It catches up by its own cursor, a step of rows and cha
 (`_catch_up`); once its copy is whole it joins the table's broadcaster, which reads each change once for all subscribers
 (`_follow`). A subscriber that is too slow, or whose broadcaster ends, catches up again.
 
+One that follows and has nothing to send is parked: it gives up its task, and all generators with it, which take twice
+as much as the rest of it. What comes is offered to its client, as is progress, by a timer; what the client does not
+take at once, and all that ends the stream, wakes it to a task again. One that was woken keeps its task until nothing
+has come for as long as progress takes: a client that takes little costs no new task for each message.
+
 Decision: docs/decisions/0026-incarnations-where-rows-expire.md
 Decision: docs/decisions/0069-tokens-under-4-kb.md
+Decision: docs/decisions/0189-a-stream-that-waits-has-no-task.md
 """
 
 import asyncio
 import math
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -68,6 +74,8 @@ class SubscribePlan(SubscribeReader):
 class Pace:
     """When a stream has to send something, and when it ends."""
 
+    __slots__ = ("_call", "_ends_s", "_progress_s", "sent_s")
+
     def __init__(self, call: Call, progress_s: float, limits: QueryLimits, *, is_part: bool = False) -> None:
         """Begin a stream; one that `is_part` of another ends with that."""
         self.sent_s = 0.0  # when the last message was made
@@ -87,14 +95,41 @@ class Pace:
         return StreamExpired() if time.monotonic() >= self._ends_s else None
 
 
+class Idle(Exception):
+    """A stream follows, has nothing to send, and may be parked."""
+
+
 class LocalStream:
     """One stream from this store, as far as it is. `_cursor` says where a copy is that has all that was yielded.
 
     With a `scope` it is for some partitions only, and a source of another stream. Where other gateways may go on, it
     ends with `PartitionUnavailable` when a partition is not served here any more, or not of the same incarnation; it
-    ends with `StoreUnavailable` when the store is away. `is_open`: it has begun, all its partitions being served.
+    ends with `StoreUnavailable` when the store is away. `is_open`: it has begun, all its partitions being served. Where
+    its call parks, it ends with `Idle`, and is either parked by `wait` or left; `messages` goes on with it.
     """
 
+    __slots__ = (
+        "_asked",
+        "_awaits_store",
+        "_behind_since_s",
+        "_broadcaster",
+        "_call",
+        "_cursor",
+        "_encoder",
+        "_is_slow",
+        "_pace",
+        "_plan",
+        "_positions",
+        "_scope",
+        "_selection",
+        "_served",
+        "_subscriber",
+        "_timer",
+        "_wake",
+        "_was_current",
+        "_was_woken",
+        "is_open",
+    )
     _served: ServedGeneration
     _selection: Selection
     _encoder: ProgressEncoder
@@ -116,19 +151,28 @@ class LocalStream:
         self._awaits_store = False  # which has nothing for it now
         self._broadcaster: ChangeBroadcaster | None = None
         self._subscriber: Subscriber | None = None
+        self._was_woken = False  # since nothing came for as long as progress takes
+        self._wake: Callable[[], None] | None = None  # while it is parked, as what follows
+        self._timer: asyncio.TimerHandle | None = None
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
         """Yield the stream's messages, until the stream has to end."""
+        is_idle = False
         try:
-            if not self._open():
+            if not self.is_open and not self._open():
                 yield self._reset()
             while True:
-                async for message in self._catch_up():
-                    yield message
+                if self._subscriber is None:
+                    async for message in self._catch_up():
+                        yield message
                 async for message in self._follow():
                     yield message
+        except Idle:
+            is_idle = True
+            raise
         finally:
-            self._leave()
+            if not is_idle:
+                self.leave()
 
     def token(self) -> str:
         """Return the token that goes on behind what was yielded."""
@@ -162,8 +206,9 @@ class LocalStream:
             return None
         return self._behind_since_s
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Leave the broadcaster."""
+        self._unpark()
         if self._broadcaster is not None and self._subscriber is not None:
             self._broadcaster.leave(self._subscriber)
         self._broadcaster = self._subscriber = None
@@ -348,15 +393,10 @@ class LocalStream:
         while True:
             while (message := member.pop()) is not None:
                 yield message.data
-            if (newest := member.newest) is not None:
-                self._cursor.change_positions, self._pace.sent_s = dict(newest.change_positions), newest.made_s
-                member.newest = None
+            self._note_taken(member)
             if member.is_evicted:
                 break
-            # All that the broadcaster had for it is given: its copy is where the broadcaster is.
-            self._cursor.change_positions = {
-                partition: broadcaster.change_positions[partition] for partition in self._selection.partitions
-            }
+            self._move_to(broadcaster)
             if self._may_leave:
                 self._check_served(broadcaster)
             if (end := self._pace.ending()) is not None:
@@ -367,14 +407,100 @@ class LocalStream:
                 # Offered, as changes are: thousands of streams that have no news do this every five seconds.
                 if not self._call.offer(progress):
                     yield progress
+            if self._call.parks and not self._was_woken:
+                raise Idle
             await member.wait(self._pace.seconds_to_progress(), self._call.offer)
+            self._was_woken = member.has_messages
         self._behind_since_s = member.behind_since_s() or time.monotonic()
-        self._leave()
+        self.leave()
         self._was_current = False  # what the broadcaster said last does not count: it is to be said that this goes on
         if member.is_slow:
             if self._plan.query.disconnects_slow:
                 raise SlowSubscription(self._plan.access.table.name)
             self._is_slow = True
+
+    def _note_taken(self, member: Subscriber) -> None:
+        """Move the cursor behind the last message that was popped, or taken from an offer."""
+        if (newest := member.newest) is not None:
+            self._cursor.change_positions, self._pace.sent_s = dict(newest.change_positions), newest.made_s
+            member.newest = None
+
+    def _move_to(self, broadcaster: ChangeBroadcaster) -> None:
+        """Move the cursor to where the broadcaster is, as all that this had for it is given."""
+        self._cursor.change_positions = {
+            partition: broadcaster.change_positions[partition] for partition in self._selection.partitions
+        }
+
+    # Parked.
+
+    def wait(self, wake: Callable[[], None]) -> None:
+        """Wait without a task, and call `wake` once when it is to go on."""
+        assert self._subscriber is not None, "it follows"
+        self._wake = wake
+        self._positions = {}  # of the last step, whose message is sent
+        self._subscriber.park(self._check_parked, self._call.offer)
+        self._set_timer()
+        self._check_parked()
+
+    def _check_parked(self) -> None:
+        """Wake it where there is something that its task has to do."""
+        member, broadcaster = self._subscriber, self._broadcaster
+        assert member is not None
+        assert broadcaster is not None
+        has_work = member.has_messages or member.is_evicted or self._pace.ending() is not None
+        if has_work or (self._may_leave and not broadcaster.unserved.isdisjoint(self._selection.partitions)):
+            self._go_on()
+
+    def _on_time(self) -> None:
+        """Send progress where it is time, past the task."""
+        self._timer = None
+        self._check_parked()
+        if self._wake is None:
+            return
+        try:
+            is_sent = self._offer_progress()
+        except Exception:  # noqa: BLE001  its task meets the same, and the client gets a status
+            is_sent = False
+        if is_sent:
+            self._set_timer()
+        else:
+            self._go_on()
+
+    def _offer_progress(self) -> bool:
+        """Return whether the client has got what is due."""
+        member, broadcaster = self._subscriber, self._broadcaster
+        assert member is not None
+        assert broadcaster is not None
+        self._note_taken(member)
+        if self._pace.seconds_to_progress():
+            return True
+        self._move_to(broadcaster)
+        sent_s = self._pace.sent_s
+        if self._call.offer(self._live_progress(broadcaster)):
+            return True
+        self._pace.sent_s = sent_s  # so that the task sends it
+        return False
+
+    def _set_timer(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(
+            self._pace.seconds_to_progress(), self._on_time, context=self._plan.publisher.context
+        )
+
+    def _go_on(self) -> None:
+        wake = self._wake
+        self._was_woken = True
+        self._unpark()
+        if wake is not None:
+            wake()
+
+    def _unpark(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._subscriber is not None:
+            self._subscriber.unpark()
+        self._wake = None
 
     def _check_served(self, broadcaster: ChangeBroadcaster) -> None:
         """Raise `PartitionUnavailable` where the broadcaster stands still."""

@@ -85,6 +85,8 @@ def _key_class(query: SubscribeQuery) -> type[Message]:
 class ProgressEncoder:
     """Encodes messages to those who ask for the same of one generation of a table."""
 
+    __slots__ = ("_access", "_encoder", "_is_part", "_request_hash", "_selection", "_served")
+
     def __init__(
         self,
         encoder: ChangeEncoder,

@@ -10,8 +10,7 @@ Decision: docs/decisions/0184-how-long-streams-are-behind-is-a-metric.md
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from tablegate.gateway.contract.types import Partition, StoreId
@@ -63,14 +62,13 @@ class OpenStreams:
     def __init__(self) -> None:
         self._streams: set[OpenStream] = set()
 
-    @contextmanager
-    def hold(self, stream: OpenStream) -> Iterator[None]:
-        """Count a stream for as long as the context."""
+    def add(self, stream: OpenStream) -> None:
+        """Count a stream; again, if it is counted."""
         self._streams.add(stream)
-        try:
-            yield
-        finally:
-            self._streams.discard(stream)
+
+    def discard(self, stream: OpenStream) -> None:
+        """Count it no more."""
+        self._streams.discard(stream)
 
     def behind(self, now_s: float) -> tuple[int, float]:
         """Return how many have been behind for a second or longer, and how long the longest has been: 0 where none is.

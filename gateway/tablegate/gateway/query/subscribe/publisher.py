@@ -8,6 +8,7 @@ burst goes out in parts, between which subscribers get their turn.
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextvars import Context
 
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import PartitionUnavailable, QueryError
@@ -36,6 +37,7 @@ class TablePublisher:
     def __init__(self, access: TableAccess, streams: OpenStreams) -> None:
         self.streams = streams
         self.notifier = access.notifier
+        self.context = Context()  # of the timers of streams, which would keep a copy each
         self.on_shutdown: set[Callable[[], None]] = set()  # of streams that wait for other gateways
         self._access = access
         self._parse_row = row_parser(access.table)

@@ -4,7 +4,8 @@ Fields become key bytes and tests in `query.requests`; what a principal may see 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import Message
@@ -20,6 +21,7 @@ from tablegate.gateway.query.requests import (
     fixed_reader,
     key_reader,
     keys_reader,
+    parse,
     seconds_of,
 )
 from tablegate.gateway.query.serving import TableAccess
@@ -38,15 +40,47 @@ Select = Callable[[int, PlacesOf], Selection]
 """From the number of partitions, and where keys are in them, to the selection."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SubscribeRequest:
-    """What a Subscribe asks for."""
+    """What a Subscribe asks for. `data` are its bytes, without the `resume_token`."""
 
-    starts_live: bool
-    progress_s: float
-    resume_token: str
-    request_hash: int
-    select: Select
+    __slots__ = ("_reader", "_select", "data", "progress_s", "request_hash", "resume_token", "starts_live")
+
+    def __init__(self, reader: "SubscribeReader", data: bytes) -> None:
+        """Parse a request; raise `InvalidField` or `TooManyKeys`."""
+        request = parse(reader.query.request_class, data)
+        name = reader.options_name
+        options: Any = getattr(request, name)
+        if options.start not in SubscribeStart.values():
+            text = "is no known start; send SUBSCRIBE_START_SNAPSHOT or SUBSCRIBE_START_LIVE"
+            raise InvalidField(f"{name}.start", text)
+        self.data = data
+        self.starts_live = options.start == SUBSCRIBE_START_LIVE
+        self.progress_s = _progress_s(f"{name}.progress_interval", options, reader.access.limits)
+        self.resume_token: str = options.resume_token
+        if self.resume_token:
+            options.resume_token = ""  # it may have kilobytes, and the stream is soon beyond it
+            self.data = request.SerializeToString()
+        self.request_hash = reader.request_hash(request)
+        self._reader = reader
+        self._select: Select | None = reader.select_of(request)
+
+    def select(self, partition_count: int, places_of: PlacesOf) -> Selection:
+        """Return what it selects; raise `InvalidField` where the partitions are too many."""
+        select = self._select
+        if select is None:
+            reader = self._reader
+            select = self._select = reader.select_of(parse(reader.query.request_class, self.data))
+        return select(partition_count, places_of)
+
+    def forget_select(self) -> None:
+        """Keep its bytes alone: what selects takes ten times as much, and is asked for once or twice in hours."""
+        self._select = None
+
+    def resumed(self, token: str) -> "SubscribeRequest":
+        """Return the same, from where a token says."""
+        resumed = copy(self)
+        resumed.resume_token = token
+        return resumed
 
 
 class SubscribeReader:
@@ -60,20 +94,9 @@ class SubscribeReader:
         self._read_mask = mask_reader(query)
         self.options_name = query.subscribe_options.name
 
-    def asked(self, request: Message) -> "SubscribeRequest":
-        """Return what a request asks for; raise `InvalidField`."""
-        name = self.options_name
-        options: Any = getattr(request, name)
-        if options.start not in SubscribeStart.values():
-            text = "is no known start; send SUBSCRIBE_START_SNAPSHOT or SUBSCRIBE_START_LIVE"
-            raise InvalidField(f"{name}.start", text)
-        return SubscribeRequest(
-            starts_live=options.start == SUBSCRIBE_START_LIVE,
-            progress_s=_progress_s(f"{name}.progress_interval", options, self.access.limits),
-            resume_token=options.resume_token,
-            request_hash=self.request_hash(request),
-            select=self._bounded(_trimmed(self.read_selection(request), self._read_mask(request))),
-        )
+    def select_of(self, request: Message) -> Select:
+        """Return what a request selects; raise `InvalidField` or `TooManyKeys`."""
+        return self._bounded(_trimmed(self.read_selection(request), self._read_mask(request)))
 
     def _bounded(self, select: Select) -> Select:
         """Return what selects, which raises `InvalidField` where the partitions are too many."""

@@ -119,6 +119,11 @@ class PartCall(Call):
     def offer(self, message: bytes) -> bool:
         return False
 
+    @property
+    @override
+    def parks(self) -> bool:
+        return False
+
     @override
     async def turn(self) -> None:
         await self._call.turn()

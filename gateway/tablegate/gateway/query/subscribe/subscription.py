@@ -21,9 +21,8 @@ Debt: `_check_sources` looks at all partitions of a stream once a second; the di
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 from tablegate.gateway.cluster.directory import Peer
@@ -31,15 +30,16 @@ from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import SubscribeQuery
 from tablegate.gateway.contract.lineage import lineage_of
 from tablegate.gateway.contract.types import Offset, Partition
-from tablegate.gateway.query.call import Call, StreamHandler
+from tablegate.gateway.query.call import Call, Parked, ParkedStream, StreamHandler
 from tablegate.gateway.query.errors import PartitionUnavailable, ShuttingDown, TableRebuilt, resume_token_refused
 from tablegate.gateway.query.forwarding import error_for
 from tablegate.gateway.query.requests import parse
-from tablegate.gateway.query.serving import Scope, ServedGeneration, TableAccess
-from tablegate.gateway.query.subscribe.local import LocalStream, Pace, SubscribePlan
+from tablegate.gateway.query.serving import Scope, ServedGeneration, TableAccess, error_for_store
+from tablegate.gateway.query.subscribe.local import Idle, LocalStream, Pace, SubscribePlan
 from tablegate.gateway.query.subscribe.messages import MergedCursor, client_token
 from tablegate.gateway.query.subscribe.open_streams import OpenStream, Sent
 from tablegate.gateway.query.subscribe.publisher import TablePublisher
+from tablegate.gateway.query.subscribe.selections import SubscribeRequest
 from tablegate.gateway.query.subscribe.sources import Group, PartCall, PartitionSources, PartitionStream
 from tablegate.gateway.stores.base import Phase, Position, StoreUnavailable
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
@@ -64,11 +64,16 @@ def subscribe_handler(query: SubscribeQuery, access: TableAccess, publisher: Tab
     return handle
 
 
-class Subscription(OpenStream):
+class Subscription(OpenStream, ParkedStream):
     """One stream, of whichever sources there are. `_cursor` says where a copy is that has all that was yielded."""
 
     _served: ServedGeneration
     _partitions: Sequence[Partition]  # that are selected
+    # Of several sources. Most streams have but one, and none of these.
+    _cursor: MergedCursor
+    _streams: list[PartitionStream]
+    _ended: set[asyncio.Future[None]]
+    _sources: PartitionSources
 
     def __init__(self, plan: SubscribePlan, data: bytes, call: Call) -> None:
         """Parse a request; raise `InvalidField`, `TooManyKeys` or `ForeignForward`."""
@@ -77,19 +82,14 @@ class Subscription(OpenStream):
         self._limits = limits = plan.access.limits
         self._router = plan.access.router
         self._call = call
-        self._data = data  # not the message, which takes some hundred bytes more
-        self._asked = plan.asked(parse(plan.query.request_class, data))
+        self._asked = SubscribeRequest(plan, data)
         forwarded = call.forwarded
         self._scope = None if forwarded is None else plan.access.scope(forwarded)
         self._may_ask_others = self._scope is None and self._router.is_clustered
         self.path, self.is_part, self.opened_s = plan.query.path, self._scope is not None, time.monotonic()
         self._pace = Pace(call, self._asked.progress_s, limits, is_part=self.is_part)
         self._local: LocalStream | None = None  # while its messages are those of the stream
-        self._cursor = MergedCursor()
         self._starts_live = False  # nothing is sent until each source has said from where on it sends changes
-        self._streams: list[PartitionStream] = []
-        self._ended: set[asyncio.Future[None]] = set()
-        self._sources = PartitionSources(plan.access)
         self._checks_s = 0.0  # when sources are checked next
         self._away: StoreUnavailable | None = None  # of this gateway's store, when it was last read
         self._is_assigned = False  # each partition, to some source
@@ -103,11 +103,14 @@ class Subscription(OpenStream):
         First those of this gateway's store, for as long as it has all partitions: one source needs no merging, its
         messages are those of the stream. Where it stops and others may go on, `_asked` has the token to go on from.
         """
-        with self._plan.publisher.streams.hold(self):
+        streams, is_parked = self._plan.publisher.streams, False
+        streams.add(self)
+        try:
             is_local = True
             while is_local:
-                local = self._local = LocalStream(self._plan, self._asked, self._call, self._pace, self._scope)
-                is_local = False
+                # Where it was parked, that goes on.
+                local = self._local or LocalStream(self._plan, self._asked, self._call, self._pace, self._scope)
+                self._local, is_local = local, False
                 try:
                     async with aclosing(local.messages()) as messages:
                         async for message in messages:
@@ -117,11 +120,31 @@ class Subscription(OpenStream):
                         raise
                     # Once more where it had begun: perhaps it lacks partitions of a table that begins anew.
                     is_local = local.is_open and isinstance(reason, PartitionUnavailable)
-                self._asked = replace(self._asked, resume_token=local.token())
-            self._local = None
+                self._asked = self._asked.resumed(local.token())
+                self._local = None
             async with aclosing(self._merged()) as merged:
                 async for message in merged:
                     yield message
+        except Idle:
+            is_parked = True
+            raise Parked(self) from None
+        except StoreUnavailable as error:
+            raise error_for_store(error) from error
+        finally:
+            if not is_parked:
+                streams.discard(self)
+
+    def wait(self, wake: Callable[[], None]) -> None:
+        """Wait without a task."""
+        assert self._local is not None, "only a local stream is parked"
+        self._asked.forget_select()
+        self._local.wait(wake)
+
+    def leave(self) -> None:
+        """End it while it is parked."""
+        assert self._local is not None, "only a local stream is parked"
+        self._local.leave()
+        self._plan.publisher.streams.discard(self)
 
     def sent(self) -> Sent:
         """Return up to where it was sent."""
@@ -139,6 +162,8 @@ class Subscription(OpenStream):
 
     async def _merged(self) -> AsyncGenerator[bytes, None]:
         """Yield the stream of several sources."""
+        self._cursor, self._streams, self._ended = MergedCursor(), [], set()
+        self._sources = PartitionSources(self._access)
         self._plan.publisher.on_shutdown.add(self._wake)
         try:
             if not self._open():
@@ -415,11 +440,11 @@ class Subscription(OpenStream):
         if not self._starts_live:
             token = self._cursor.token(access, self._served, self._asked.request_hash, partitions)
         if peer is None:
-            asked, call = replace(self._asked, resume_token=token), PartCall(self._call)
+            asked, call = self._asked.resumed(token), PartCall(self._call)
             pace = Pace(call, asked.progress_s, self._limits, is_part=True)
             messages = LocalStream(plan, asked, call, pace, Scope(generation, partitions, "")).messages()
         else:
-            request: Any = parse(plan.query.request_class, self._data)
+            request: Any = parse(plan.query.request_class, self._asked.data)
             # The other gateway answers it as it would a client that returns: the token says which partitions are done,
             # and up to where.
             getattr(request, plan.options_name).resume_token = token
