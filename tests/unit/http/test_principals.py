@@ -368,13 +368,13 @@ def test_nothing_is_kept_of_principals_that_have_nothing_at_work() -> None:
     limit = ConcurrencyLimit[Place]("streams", most=2, most_of_principal=1)
     given_up: list[Place] = []
 
-    class Held(Place):
+    class Recorded(Place):
         def cancel(self) -> None:
             given_up.append(self)
 
     def hold(principal: str | None) -> AbstractContextManager[None]:
         exchange = SimpleNamespace(address="192.0.2.7")
-        return limit.hold(Held(cast(Any, SimpleNamespace(exchange=exchange)), principal))
+        return limit.hold(Recorded(cast(Any, SimpleNamespace(exchange=exchange)), principal))
 
     with hold("alice"), hold(None):
         for principal in ("alice", "bob", None):

@@ -190,13 +190,13 @@ def test_a_subscriber_that_is_let_go_goes_on_behind_what_was_offered(
 
 
 class Reader(ServedCall):
-    """A call whose client takes what it is offered while it `takes`; all that was sent is in `messages`."""
+    """A call whose client accepts what it is offered while it `accepts`; all that was sent is in `messages`."""
 
     def __init__(self, calls: Calls) -> None:
         super().__init__(calls, cast(Any, SimpleNamespace(on_gone=None, principal=None, address="", body=b"")))
         self.messages: list[bytes] = []
         self.offered = 0
-        self.takes = True
+        self.accepts = True
 
     @override
     def fail(self, error: QueryError) -> None:
@@ -208,10 +208,10 @@ class Reader(ServedCall):
 
     @override
     def offer(self, message: bytes) -> bool:
-        if self.takes:
+        if self.accepts:
             self.messages.append(message)
             self.offered += 1
-        return self.takes
+        return self.accepts
 
 
 def test_streams_that_wait_have_no_task_and_leave_nothing() -> None:
@@ -235,7 +235,7 @@ def test_streams_that_wait_have_no_task_and_leave_nothing() -> None:
             calls.stream(reader, path, method, request)
         await until_idle()
         sent = [len(reader.messages) for reader in readers]
-        readers[0].takes = False
+        readers[0].accepts = False
         writer.put(3)
         async with asyncio.timeout(TIMEOUT_S):
             while [len(reader.messages) for reader in readers] != [each + 1 for each in sent]:

@@ -393,7 +393,7 @@ class LocalStream:
         while True:
             while (message := member.pop()) is not None:
                 yield message.data
-            self._note_taken(member)
+            self._note_accepted(member)
             if member.is_evicted:
                 break
             self._move_to(broadcaster)
@@ -419,7 +419,7 @@ class LocalStream:
                 raise SlowSubscription(self._plan.access.table.name)
             self._is_slow = True
 
-    def _note_taken(self, member: Subscriber) -> None:
+    def _note_accepted(self, member: Subscriber) -> None:
         """Move the cursor behind the last message that was popped, or taken from an offer."""
         if (newest := member.newest) is not None:
             self._cursor.change_positions, self._pace.sent_s = dict(newest.change_positions), newest.made_s
@@ -471,7 +471,7 @@ class LocalStream:
         member, broadcaster = self._subscriber, self._broadcaster
         assert member is not None
         assert broadcaster is not None
-        self._note_taken(member)
+        self._note_accepted(member)
         if self._pace.seconds_to_progress():
             return True
         self._move_to(broadcaster)
