@@ -82,7 +82,9 @@ class Stream:
         self.call = call
 
     async def next(self) -> Any:
-        return await asyncio.wait_for(anext(self._messages), TIMEOUT_S)
+        # `asyncio.wait_for` may lose a cancellation: https://github.com/python/cpython/issues/86296
+        async with asyncio.timeout(TIMEOUT_S):
+            return await anext(self._messages)
 
     async def until(self, copy: Copy, wanted: dict[Any, int]) -> None:
         """Take messages until the copy is current and as wanted."""
