@@ -33,10 +33,13 @@ demo: $(READY) ## Kafka, a job with eight tables and a gateway, a question of ea
 cluster-demo: $(READY) ## Kafka, Redis, a job and three gateways: one is killed while its rows are read (ONCE=1: exit)
 	@exec $(BIN)/tablegate demo --gateways 3 $(if $(ONCE),--once)
 
+# Outside the recipe, all of which `make -n` would run for the name of make in it.
+LINT := $(MAKE) --no-print-directory lint
+
 # The lint runs beside the tests, and says what it found after them. Four processes on two cores, as tests wait for a
 # third of their time.
 check: $(READY) ## lint, types, import layers, unit tests; needs no Java, no Go, no browser
-	@out=$$(mktemp); $(MAKE) --no-print-directory lint >$$out 2>&1 & lint=$$!; trap 'kill $$lint 2>/dev/null; rm -f $$out' EXIT; \
+	@out=$$(mktemp); $(LINT) >$$out 2>&1 & lint=$$!; trap 'kill $$lint 2>/dev/null; rm -f $$out' EXIT; \
 	$(BIN)/pytest -q -n 4 --dist worksteal --hypothesis-profile=check -m "not jvm and not tools and not long" --ignore tests/integration --ignore tests/model tests; tests=$$?; \
 	wait $$lint; linted=$$?; cat $$out; exit $$((tests || linted))
 
