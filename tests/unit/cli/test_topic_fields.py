@@ -116,6 +116,15 @@ def test_fields_in_messages_are_named_by_their_path(tmp_path: Path, column: str,
     assert sample.described()["fields_without_column"] == ["address.zip"]
 
 
+@pytest.mark.parametrize(
+    ("column", "nothing"),
+    [("Address address = 2;", None), ("repeated Address address = 2;", []), ("map<string, Address> address = 2;", {})],
+    ids=["null", "an empty list", "an empty map"],
+)
+def test_columns_of_a_message_that_no_record_has_are_not_named(tmp_path: Path, column: str, nothing: Any) -> None:
+    assert printed_after(sampled(tmp_path, column, of_json({"address": nothing, "note": "x"}))) == []
+
+
 def test_a_column_is_one_whichever_of_its_names_a_record_has(tmp_path: Path) -> None:
     records = [{"shipTo": {"city": "Bern", "zip": "3000"}}, {"ship_to": {"post_code": "89073", "zip": "89"}}]
     assert printed_after(sampled(tmp_path, "Address ship_to = 2;", of_json(*records))) == []

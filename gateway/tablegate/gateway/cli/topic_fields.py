@@ -10,9 +10,8 @@ where the message also has numbers that the contract does not have.
 Decision: docs/decisions/0187-an-empty-column-is-named-as-a-table-is-added.md
 """
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -24,23 +23,28 @@ _NAMES_MAX = 10  # a line that is read; objects may have any number of fields
 _NAME_CHARACTERS_MAX = 80  # and their names any length
 
 
-@dataclass(slots=True)
 class _Fields:
-    """A message of the row, the way to it, and the fields that values there had.
+    """A message of the row at one place of records, and the fields that values had there.
 
-    `unread`: those without a column, each with the way to it in the records, which may call a column by two names.
+    `path` and `way` lead there: in the names of columns, and in those that the records have. `seen` has names, and the
+    numbers that a message of Protobuf does not know.
     """
 
-    of: Descriptor
-    path: str
-    seen: set[str] = field(default_factory=set)
-    unread: set[tuple[str, str | int]] = field(default_factory=set)
+    def __init__(self, of: Descriptor, path: str, way: str) -> None:
+        self.of = of
+        self.path = path
+        self.way = way
+        self.columns = {name: column for column in of.fields for name in (column.name, column.json_name)}
+        self.inner = {name: column for name, column in self.columns.items() if _message_in(column) is not None}
+        self.seen: set[str | int] = set()
+        self.is_there = False  # whether any record had a value there
 
-    def columns_without(self, key: Collection[str]) -> Iterator[FieldDescriptor]:
-        """Yield the columns for which there was no field."""
-        for column in self.of.fields:
-            if not {column.name, column.json_name} & self.seen and not (self.path == "" and column.name in key):
-                yield column
+
+class _Incomplete(NamedTuple):
+    """The columns of a message for which there was no field, and the fields that no column reads, by their paths."""
+
+    columns: list[str]
+    fields: list[str]
 
 
 class TopicFields:
@@ -49,52 +53,72 @@ class TopicFields:
     def __init__(self, row: Descriptor, key: Collection[str]) -> None:
         self._row = row
         self._key = key
-        self._messages: dict[str, _Fields] = {}  # by path, in names of columns
+        self._places: dict[str, _Fields] = {}  # by the way there
         self._are_numbers = False
 
     def add(self, content: Any) -> None:
         """Take what a row is made of, as `ForeignRows.content` returns it."""
         if isinstance(content, Message):
             self._are_numbers = True
-            self._add_message(content, "")
+            self._add_message(content, self._place(self._row, "", ""))
         else:
-            self._add_object(content, self._row, "", "")
+            self._add_object(content, self._place(self._row, "", ""))
 
-    def _add_object(self, found: Any, of: Descriptor, path: str, way: str) -> None:
-        """`way`: the path in the names that the records have."""
+    def _place(self, of: Descriptor, path: str, way: str) -> _Fields:
+        place = self._places.get(way)
+        if place is None:
+            place = self._places[way] = _Fields(of, path, way)
+        return place
+
+    def _inside(self, place: _Fields, name: str) -> _Fields:
+        column = place.inner[name]
+        inside = _message_in(column)
+        assert inside is not None
+        return self._place(inside, f"{place.path}{column.name}.", f"{place.way}{name}.")
+
+    def _add_object(self, found: Any, place: _Fields) -> None:
         if not isinstance(found, Mapping):
             return
-        fields = self._messages.setdefault(path, _Fields(of, path))
-        columns = {name: column for column in of.fields for name in (column.name, column.json_name)}
-        fields.seen |= found.keys() & columns.keys()
-        fields.unread |= {(way, name) for name in found.keys() - columns.keys()}
-        for name in found.keys() & columns.keys():
-            for inside, message in _objects(columns[name], found[name]):
-                self._add_object(inside, message, f"{path}{columns[name].name}.", f"{way}{name}.")
+        place.is_there = True
+        place.seen |= found.keys()
+        for name in found.keys() & place.inner.keys():
+            inside = self._inside(place, name)
+            for one in _objects(place.inner[name], found[name]):
+                self._add_object(one, inside)
 
-    def _add_message(self, found: Message, path: str) -> None:
-        of: Any = found.DESCRIPTOR
-        fields = self._messages.setdefault(path, _Fields(of, path))
+    def _add_message(self, found: Message, place: _Fields) -> None:
+        place.is_there = True
         unknown = UnknownFieldSet(found)
-        fields.unread |= {(path, unknown[at].field_number) for at in range(len(unknown))}
+        place.seen |= {unknown[at].field_number for at in range(len(unknown))}
         for column, value in found.ListFields():
-            fields.seen.add(column.name)
-            for inside, _ in _objects(column, value):
-                self._add_message(inside, f"{path}{column.name}.")
+            place.seen.add(column.name)
+            if column.name in place.inner:
+                inside = self._inside(place, column.name)
+                for one in _objects(column, value):
+                    self._add_message(one, inside)
 
     def columns_without(self) -> list[str]:
         """Return the columns for which no record had a field, those in messages by their path."""
-        return [f"{one.path}{column.name}" for one, columns in self._incomplete() for column in columns]
+        return [name for one in self._incomplete() for name in one.columns]
 
     def fields_without(self) -> list[str]:
         """Return the fields beside those columns that no column reads; of Protobuf their numbers."""
-        return [f"{way}{name}" for one, _ in self._incomplete() for way, name in sorted(one.unread)]
+        return [name for one in self._incomplete() for name in one.fields]
 
-    def _incomplete(self) -> Iterator[tuple[_Fields, list[FieldDescriptor]]]:
-        for one in self._messages.values():
-            columns = [*one.columns_without(self._key)]
-            if columns and (one.unread or not self._are_numbers):
-                yield one, columns
+    def _incomplete(self) -> Iterator[_Incomplete]:
+        by_path: dict[str, list[_Fields]] = {}
+        for place in self._places.values():
+            if place.is_there:
+                by_path.setdefault(place.path, []).append(place)
+        for path, places in by_path.items():
+            of, names = places[0].of, places[0].columns.keys()
+            seen = {name for place in places for name in place.seen & names}
+            key = self._key if path == "" else ()
+            without = (one for one in of.fields if one.name not in key and not {one.name, one.json_name} & seen)
+            columns = [f"{path}{one.name}" for one in without]
+            fields = [f"{place.way}{name}" for place in places for name in sorted(place.seen - names, key=_order)]
+            if columns and (fields or not self._are_numbers):
+                yield _Incomplete(columns, fields)
 
     def lines(self) -> Iterator[str]:
         """Yield what to print: nothing where each column had a field."""
@@ -114,19 +138,24 @@ class TopicFields:
             yield 'call each column as its field is called, or say that in the contract: [json_name = "FIELD"]'
 
 
-def _objects(column: FieldDescriptor, value: Any) -> Iterator[tuple[Any, Descriptor]]:
-    """Yield the objects or messages that the value of a column has, with what they are; nothing of other columns."""
+def _order(name: str | int) -> tuple[int, str]:
+    return (name, "") if isinstance(name, int) else (0, name)
+
+
+def _message_in(column: FieldDescriptor) -> Descriptor | None:
+    """Return the message that values of a column are, or have in them; None of one without columns."""
+    if is_map(column):
+        assert column.message_type is not None
+        column = column.message_type.fields_by_name["value"]
     inside = column.message_type
-    if inside is not None and is_map(column):
-        column = inside.fields_by_name["value"]
-        value = [*value.values()] if isinstance(value, Mapping) else [_entry_value(one) for one in value or ()]
-    elif not column.is_repeated:
-        value = [value]
-    inside = column.message_type
-    if inside is None or not is_message(column) or inside.full_name in (ANY, FIELD_MASK):
-        return
-    for one in value or ():
-        yield one, inside
+    return inside if inside is not None and is_message(column) and inside.full_name not in (ANY, FIELD_MASK) else None
+
+
+def _objects(column: FieldDescriptor, value: Any) -> Iterable[Any]:
+    """Return the objects or messages that the value of a column has."""
+    if is_map(column):
+        return value.values() if isinstance(value, Mapping) else map(_entry_value, value or ())
+    return (value or ()) if column.is_repeated else (value,)
 
 
 def _entry_value(entry: Any) -> Any:
