@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tablegate.gateway.contract.types import Offset
+from tablegate.gateway.stores.snapshots.format import new_name
+from tablegate.internal.v1.transfer_pb2 import TransferRequest
 from tablegate.v1.status_pb2 import SnapshotsStatus
 from tests.kit.gateways_in_process.cluster import GrpcCluster, movie_of
 from tests.kit.gateways_in_process.console import PATHS, Busy, ConsoleGateway, row_of, silent_stream
@@ -63,7 +66,7 @@ def test_a_screen_is_for_everybody(page, screen, size, dark):
     page.open(path, size=size, dark=dark)
     page.wait(text)
     assert page.complaints() == []
-    assert page.run("document.documentElement.scrollWidth <= innerWidth"), "nothing hangs out at the side"
+    assert page.run("document.documentElement.scrollWidth") <= size[0], "nothing hangs out at the side"
 
 
 def test_tables(page, gateway):
@@ -418,6 +421,21 @@ def test_snapshot_files_are_shown(browser):
         page.wait("No snapshot file can be written.")
         assert '"/snapshots" is full.' in page.text("main [role=alert]")
         assert page.complaints() == []
+
+
+def test_long_names_of_snapshot_files_fit_a_phone(browser):
+    asked = TransferRequest(table="customers", generation=1_700_000_000, partition=131)
+    file = new_name(asked, time_ms=int(time.time() * 1_000), next_offset=Offset(40), draw=7)
+    snapshots = SnapshotsStatus(problem=f'"/srv/{"_".join(["snapshots"] * 9)}" is full')
+    snapshots.useless.add(table="customers", partition=131, file=file, problem="it is cut off")
+    with ConsoleGateway({"customers": 9}) as gateway:
+        gateway.snapshots = snapshots
+        page = ConsolePage(browser, gateway.port)
+        page.open("tables", size=PHONE)
+        page.wait(f"Snapshot file {file} of partition 131")
+        page.wait("is full")
+        # A phone's window grows with what hangs out.
+        assert page.run("innerWidth") == PHONE[0], "nothing hangs out at the side"
 
 
 def test_streams_that_are_behind_are_counted(browser):
