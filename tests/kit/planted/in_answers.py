@@ -275,6 +275,13 @@ BUGS = [
         "tests/unit/http/test_calls.py::test_a_parked_stream_whose_client_goes_is_left",
     ),
     Bug(
+        "a stream that the policy ends before it has begun is not answered",
+        GATEWAY + "http/rpc/calls.py",
+        "if stream.is_counted or stream.call.ended_for is not None:",
+        "if stream.is_counted:",
+        "tests/unit/query/test_parked_streams.py::test_a_stream_that_has_yet_to_begin_hears_of_a_new_policy",
+    ),
+    Bug(
         "what a parked stream's client does not take wakes nobody",
         GATEWAY + "query/subscribe/local.py",
         "has_work = member.has_messages or",

@@ -653,7 +653,8 @@ class Calls:
 
     def end_idle(self, stream: _Stream) -> None:
         """End a stream that no task ends."""
-        if stream.is_counted:
+        # A client that went before its stream began is not counted. One whose policy changed meanwhile waits.
+        if stream.is_counted or stream.call.ended_for is not None:
             self._answer_cancelled(stream.call, stream.path)
         self.end_stream(stream)
 
