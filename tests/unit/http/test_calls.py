@@ -1,12 +1,16 @@
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from tablegate.gateway.access.gate import Gate
 from tablegate.gateway.http.rpc.calls import CallLimits, Calls, ServedCall
 from tablegate.gateway.query.call import Call, DuplexMethod, Parked, StreamMethod, UnaryMethod
-from tablegate.gateway.query.errors import Overloaded, QueryError, ShuttingDown
+from tablegate.gateway.query.errors import NotAllowed, Overloaded, QueryError, ShuttingDown
+from tests.kit.gateways_in_process.tenants import write_access
+from tests.kit.table.filled import catalogue_of
 
 
 class RecordedCall(ServedCall):
@@ -50,6 +54,34 @@ def test_a_call_whose_client_goes_before_it_begins_leaves_nothing_behind() -> No
 
     assert asyncio.run(run()).ended == []
     assert inspect.getcoroutinestate(answer) == inspect.CORO_CLOSED
+
+
+def test_a_call_that_has_yet_to_wait_hears_of_a_new_policy(tmp_path: Path) -> None:
+    policy = '[api_keys]\nfile = "keys.toml"\n\n[[rule]]\ntables = ["ratings"]\n'
+    file = write_access(tmp_path, policy)
+    path, method = (
+        "/examples.ratings.v1.RatingsService/GetRating",
+        UnaryMethod(lambda _data, _call: _wait(), 20.0, 20.0),
+    )
+
+    async def run() -> RecordedCall:
+        gate = Gate(file, catalogue_of())
+        calls = Calls(gate=gate)
+        call = RecordedCall(calls)
+        cast(Any, call.exchange).headers, cast(Any, call.exchange).method = {b"authorization": b"Bearer ann"}, b"POST"
+        calls.admit(call, path, method)
+        calls.unary(call, path, method, b"")
+        file.write_text(f'{policy}hide = ["average_rating"]\n')
+        for _ in range(2):  # once it sees the file, once that nobody writes it any more
+            gate.refresh()
+        calls.check_streams()  # before the task of the call has run
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
+        gate.close()
+        return call
+
+    [error] = asyncio.run(run()).ended
+    assert isinstance(error, NotAllowed)
 
 
 def test_a_drain_ends_streams_that_wait_for_their_client() -> None:

@@ -507,8 +507,12 @@ class Calls:
                         call.ended_for = of_another_view
                 except QueryError as error:
                     call.ended_for = error
-            if call.ended_for is not None:
+            if call.ended_for is None:
+                continue
+            if isinstance(work, _Stream):
                 work.cancel()
+            else:  # behind its first step: a task that is cancelled before does not run, and would answer nothing
+                work.get_loop().call_soon(work.cancel)
 
     def _admitted_again(self, gate: Gate, call: ServedCall, path: str) -> Admitted:
         exchange = call.exchange
