@@ -151,7 +151,7 @@ class Client(ServedCall):
             return
         if AT_WORK.get() is not self or self._is_sending:
             self._world.wrong.append("a message of another")
-        self._take(message)
+        self._apply(message)
         self._is_sending = True
         try:
             if self._world.choice.random() < 0.1:  # between the last message and where the stream parks
@@ -164,10 +164,10 @@ class Client(ServedCall):
     def offer(self, message: bytes) -> bool:
         if self._is_gone or self._is_sending or not self.reads.is_set() or self._world.choice.random() < 0.15:
             return False
-        self._take(message)
+        self._apply(message)
         return True
 
-    def _take(self, message: bytes) -> None:
+    def _apply(self, message: bytes) -> None:
         if self.ended_for is not None:  # its task ends in this turn of the loop
             return
         response: Any = self._world.asker.catalogue.queries[PATH].response_class.FromString(message)
