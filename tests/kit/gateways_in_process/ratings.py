@@ -4,12 +4,13 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from tablegate.gateway.access.gate import Gate
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.http.server import HttpServer, web_protocols
-from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
+from tablegate.gateway.query.call import Call, Methods, Parked, ParkedStream, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import QueryError
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.metadata import reflection_methods
@@ -31,6 +32,54 @@ class Fault:
 
     after: int
     error: QueryError | None = None
+
+
+class _SeenStream(ParkedStream):
+    """A stream whose messages its server looks at, also where it goes on after it was parked."""
+
+    def __init__(
+        self,
+        server: "RatingsServer",
+        begin: Callable[[], AsyncIterator[bytes]],
+        response_class: Any,
+        fault: Fault | None,
+    ) -> None:
+        self._server = server
+        self._begin = begin
+        self._response_class = response_class
+        self._fault = fault
+        self._left = fault.after if fault is not None else None
+        self._parked: ParkedStream | None = None
+        server.open_streams += 1
+
+    async def messages(self) -> AsyncIterator[bytes]:
+        """Yield what the stream yields, until its fault befalls it."""
+        is_parked = False
+        try:
+            async for message in self._begin() if self._parked is None else self._parked.messages():
+                if self._left == 0:
+                    await self._server.befall(self._fault)
+                phase = self._response_class.FromString(message).progress.phase
+                self._server.resets += phase == SUBSCRIBE_PHASE_RESET
+                yield message
+                self._left = None if self._left is None else self._left - 1
+        except Parked as parked:
+            self._parked, is_parked = parked.stream, True
+            raise Parked(self) from None
+        finally:
+            if not is_parked:
+                self._server.open_streams -= 1
+
+    def wait(self, wake: Callable[[], None]) -> None:
+        """Wait without a task."""
+        assert self._parked is not None
+        self._parked.wait(wake)
+
+    def leave(self) -> None:
+        """End it while it is parked."""
+        assert self._parked is not None
+        self._server.open_streams -= 1
+        self._parked.leave()
 
 
 class RatingsServer:
@@ -175,17 +224,9 @@ class RatingsServer:
         async def stream(data: bytes, call: Call) -> AsyncIterator[bytes]:
             self.streams += 1
             fault = self.faults.popleft() if self.faults else None
-            left = fault.after if fault is not None else None
-            self.open_streams += 1
-            try:
-                async for message in subscribe.handler(data, call):
-                    if left == 0:
-                        await self._befall(fault)
-                    self.resets += response_class.FromString(message).progress.phase == SUBSCRIBE_PHASE_RESET
-                    yield message
-                    left = None if left is None else left - 1
-            finally:
-                self.open_streams -= 1
+            seen = _SeenStream(self, partial(subscribe.handler, data, call), response_class, fault)
+            async for message in seen.messages():
+                yield message
 
         def answer(data: bytes, call: Call) -> Any:
             self.left_s.append(call.time_left_s())
@@ -198,7 +239,7 @@ class RatingsServer:
         unary = UnaryMethod(answer, get.default_timeout_s, get.max_timeout_s)
         return {SUBSCRIBE: StreamMethod(stream), GET: unary}
 
-    async def _befall(self, fault: Fault | None) -> None:
+    async def befall(self, fault: Fault | None) -> None:
         assert fault is not None
         if fault.error is not None:
             raise fault.error
