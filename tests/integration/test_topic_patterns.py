@@ -101,15 +101,14 @@ def test_topics_are_taken_up_when_they_come(
 
     def are_set_aside() -> bool:
         running.table.poll()
-        return len(consume(broker.bootstrap, f"{declared.name}-dead-letters")) == 2
+        letters = {letter.value for letter in consume(broker.bootstrap, f"{declared.name}-dead-letters")}
+        return letters == {b"malformed", b"malformed, too"}  # one may be there twice
 
     with JobInProcess(spark, declared.job, options) as running:
         running.run_until_read(fourth, 6)
         running.run_until_read(first, 3)
         wait_until("both are set aside", are_set_aside)
     assert declared.of_ann() == (15, 3.0)
-    letters = {letter.value for letter in consume(broker.bootstrap, f"{declared.name}-dead-letters")}
-    assert letters == {b"malformed", b"malformed, too"}
     assert start_at_offsets(load_table(declared.job), broker.bootstrap, {fourth: {0: 1}}).offsets == {fourth: {0: 1}}
     with pytest.raises(JobError, match=f'"{declared.prefix}.x" is not a source .* it reads "{fourth}", "{first}"'):
         start_at_offsets(load_table(declared.job), broker.bootstrap, {f"{declared.prefix}.x": {0: 1}})
