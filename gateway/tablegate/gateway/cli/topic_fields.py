@@ -40,8 +40,11 @@ class _Fields:
         self.is_there = False  # whether any record had a value there
 
 
-class _Incomplete(NamedTuple):
-    """The columns of a message for which there was no field, and the fields that no column reads, by their paths."""
+class Unmatched(NamedTuple):
+    """The columns for which no record had a field, and the fields beside them that no column reads, by their paths.
+
+    Of Protobuf these are the numbers of the fields.
+    """
 
     columns: list[str]
     fields: list[str]
@@ -97,15 +100,15 @@ class TopicFields:
                 for one in _objects(column, value):
                     self._add_message(one, inside)
 
-    def columns_without(self) -> list[str]:
-        """Return the columns for which no record had a field, those in messages by their path."""
-        return [name for one in self._incomplete() for name in one.columns]
+    def unmatched(self) -> Unmatched:
+        """Return what no record had of the columns, and no column reads of the records."""
+        columns, fields = list[str](), list[str]()
+        for one in self._incomplete():
+            columns += one.columns
+            fields += one.fields
+        return Unmatched(columns, fields)
 
-    def fields_without(self) -> list[str]:
-        """Return the fields beside those columns that no column reads; of Protobuf their numbers."""
-        return [name for one in self._incomplete() for name in one.fields]
-
-    def _incomplete(self) -> Iterator[_Incomplete]:
+    def _incomplete(self) -> Iterator[Unmatched]:
         by_path: dict[str, list[_Fields]] = {}
         for place in self._places.values():
             if place.is_there:
@@ -118,11 +121,11 @@ class TopicFields:
             columns = [f"{path}{one.name}" for one in without]
             fields = [f"{place.way}{name}" for place in places for name in sorted(place.seen - names, key=_order)]
             if columns and (fields or not self._are_numbers):
-                yield _Incomplete(columns, fields)
+                yield Unmatched(columns, fields)
 
     def lines(self) -> Iterator[str]:
         """Yield what to print: nothing where each column had a field."""
-        columns, fields = self.columns_without(), self.fields_without()
+        columns, fields = self.unmatched()
         if not columns:
             return
         stay = "stays" if len(columns) == 1 else "stay"

@@ -9,7 +9,7 @@ from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from tablegate.gateway.cli.topic_fields import TopicFields
+from tablegate.gateway.cli.topic_fields import TopicFields, Unmatched
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.foreign.topics import ForeignRows
@@ -81,13 +81,14 @@ class Sample:
 
     def described(self) -> dict[str, object]:
         """Return the same as JSON has it."""
+        unmatched = Unmatched([], []) if self.fields is None else self.fields.unmatched()
         return {
             "records": self.total,
             "readable": self.good,
             "reasons": dict(self.reasons),
             "by_codecs": self.by_codecs,
-            "columns_without_field": self.fields.columns_without() if self.fields is not None else [],
-            "fields_without_column": self.fields.fields_without() if self.fields is not None else [],
+            "columns_without_field": unmatched.columns,
+            "fields_without_column": unmatched.fields,
         }
 
 

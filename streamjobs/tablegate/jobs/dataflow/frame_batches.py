@@ -15,14 +15,13 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sql
 
 from tablegate.gateway.contract import catalogue
-from tablegate.gateway.contract.kafka_settings import spark_options
 from tablegate.jobs import metrics
 from tablegate.jobs.dataflow.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, wanted_type
 from tablegate.jobs.dataflow.decoding import Problem
 from tablegate.jobs.dataflow.expressions import attempt
 from tablegate.jobs.dataflow.java_errors import first_line
 from tablegate.jobs.dataflow.keys import with_setting, without_ansi
-from tablegate.jobs.dataflow.sink_records import RECORD_TYPE, stored_row, with_record, with_run
+from tablegate.jobs.dataflow.sink_records import RECORD_TYPE, save_records, stored_row, with_record, with_run
 from tablegate.jobs.dataflow.sources import KEY_COLUMN, key_problems, reason_sql
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.frame_table import FrameTable
@@ -159,8 +158,7 @@ def write_batch(
 def _save(records: DataFrame, target: BatchTarget, run: int | None) -> None:
     if run is not None:
         records = with_run(records, target.changelog.name, run)
-    writer = records.write.format("kafka").option("includeHeaders", "true")
-    writer.options(**spark_options(target.bootstrap)).save()
+    save_records(records, target.bootstrap)
 
 
 def chosen_rows(rows: DataFrame, target: BatchTarget) -> DataFrame:

@@ -16,6 +16,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.avro.functions import to_avro
 
 from tablegate.gateway.contract import catalogue
+from tablegate.gateway.contract.kafka_settings import spark_options
 from tablegate.gateway.contract.types import RUN_HEADER, VERSION_HEADER
 from tablegate.jobs.dataflow.columns import COMPUTED_COLUMN, EXISTS_COLUMN, SEQUENCE_COLUMN, stored_columns
 from tablegate.jobs.dataflow.decoding import encoded_sql
@@ -135,6 +136,11 @@ def with_run(records: DataFrame, topic: str, run: int) -> DataFrame:
     header = f"struct('{RUN_HEADER}' AS key, X'{run:016X}' AS value)"
     headers = f"IF(topic = '{topic}', concat(headers, array({header})), headers) AS headers"
     return records.selectExpr("topic", "partition", "key", "value", headers)
+
+
+def save_records(records: DataFrame, bootstrap: str) -> None:
+    """Write a batch of records to Kafka, and return when it has them; raise what Spark raises, as it is."""
+    records.write.format("kafka").options(**spark_options(bootstrap)).option("includeHeaders", "true").save()
 
 
 def _output_record(rows: DataFrame, output: RowOutput, table: Table, schema_ids: Mapping[str, int]) -> Column:

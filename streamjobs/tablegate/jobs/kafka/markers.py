@@ -45,6 +45,8 @@ class Markers:
         """When Kafka had a marker, as far as is known; before the first one, when this began."""
         self.kafka_time_ms: int | None = None
         """Kafka's time of the newest marker that it had; None before."""
+        self.tenure = Tenure("", 0)
+        """In which its run began; nobody's before."""
 
     def _new_producer(self) -> Producer:
         return Producer(
@@ -109,6 +111,7 @@ class Markers:
                 break
         marker = _marker({}, self._generation, batch_id=-1)
         marker.run = self._run = number
+        self.tenure = asked
         self._write_all(marker, range(self._changelog.partition_count), lambda _: None, key=run_key(number))
         return number
 

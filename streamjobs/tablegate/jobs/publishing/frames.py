@@ -155,7 +155,7 @@ def publish(
         )
         first = _first_sequence(owner, old, target)
         markers = Markers(bootstrap, target.changelog, target.generation)
-        tenure, run = group.tenure(), markers.begin_run(group.tenure)
+        run = markers.begin_run(group.tenure)
         if owner is None and history is not None and is_new:
             first += 1
             _write(history, target, first, run=run)
@@ -171,7 +171,7 @@ def publish(
         if not is_building:
             replace_manifest(bootstrap, target.manifest, old=old)
         group.check()
-        sink = _StreamSink(target, first, markers, group, tenure, run)
+        sink = _StreamSink(target, first, markers, group, run)
         query = _start(frame, sink, stored, output_mode, every_s, available_now=available_now)
     except BaseException:
         group.leave()
@@ -494,14 +494,11 @@ class _Watch(threading.Thread):
 class _StreamSink:
     """Writes the batches of one stream, one after the other: `writer.foreachBatch(sink.write_batch)`."""
 
-    def __init__(
-        self, target: _Target, first: int, markers: Markers, group: _Membership, tenure: Tenure, run: int
-    ) -> None:
+    def __init__(self, target: _Target, first: int, markers: Markers, group: _Membership, run: int) -> None:
         self._target = target
         self._first = first  # the sequence before the first batch
         self._markers = markers
         self._group = group
-        self._tenure = tenure  # in which its run began
         self._run = run
 
     @property
@@ -529,8 +526,7 @@ class _StreamSink:
 
         Where this stream was left out of the group, another may have come and gone, behind whose run nothing counts.
         """
-        tenure = self._group.tenure_now()
-        if tenure == self._tenure:
+        if self._group.tenure_now() == self._markers.tenure:
             return None
         target, found = self._target, read_manifest(self._target.bootstrap, self._target.table.name)
         newest = (found.generation, found.run_sequence) if found is not None else (0, 0)
@@ -539,7 +535,7 @@ class _StreamSink:
                 f"{frame_of(target.table)} was published by another while this stream stood still; start it again"
             )
         log("left_out", table=target.table.name, generation=target.generation)
-        self._tenure, self._run = tenure, self._markers.begin_run(self._group.tenure_now)
+        self._run = self._markers.begin_run(self._group.tenure_now)
         return self._run
 
 

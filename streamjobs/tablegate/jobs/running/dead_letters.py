@@ -24,11 +24,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tablegate.gateway.contract.kafka_settings import source_cluster, spark_options
+from tablegate.gateway.contract.kafka_settings import source_cluster
 from tablegate.jobs import metrics
 from tablegate.jobs.dataflow.frames import malformed_records, topics_with_headers
 from tablegate.jobs.dataflow.java_errors import error_reason
-from tablegate.jobs.dataflow.sink_records import KIND_COLUMN, malformed_of
+from tablegate.jobs.dataflow.sink_records import KIND_COLUMN, malformed_of, save_records
 from tablegate.jobs.dataflow.sources import Offsets, RangeReader
 from tablegate.jobs.kafka.markers import source_offsets
 from tablegate.jobs.kafka.polling import Polling
@@ -137,8 +137,7 @@ class DeadLetters:
         try:
             kinds: dict[str, int] = dict(letters.groupBy(KIND_COLUMN).count().collect())
             if kinds:
-                writer = letters.drop(KIND_COLUMN).write.format("kafka").option("includeHeaders", "true")
-                writer.options(**spark_options(plan.bootstrap)).save()
+                save_records(letters.drop(KIND_COLUMN), plan.bootstrap)
         finally:
             letters.unpersist()
         if kinds:

@@ -28,10 +28,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from tablegate.gateway.contract.kafka_settings import spark_options
 from tablegate.jobs.dataflow.frames import CHANGED_PLACE, expired_records
 from tablegate.jobs.dataflow.java_errors import error_reason
-from tablegate.jobs.dataflow.sink_records import with_run
+from tablegate.jobs.dataflow.sink_records import save_records, with_run
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.frame_table import Declared
 from tablegate.jobs.kafka.markers import Markers, SourceOffsets
@@ -119,7 +118,7 @@ def finish_sweep(session: SparkSession, plan: Plan, checkpoint: Checkpoint, *, r
     try:
         frame = expired_records(session, plan, row_outputs=row_outputs)
         records = with_run(tombstones(frame, plan, checkpoint), plan.changelog.name, run)
-        records.write.format("kafka").options(**spark_options(plan.bootstrap)).option("includeHeaders", "true").save()
+        save_records(records, plan.bootstrap)
         rows = _expired(session, checkpoint).count()
     except (PySparkException, Py4JError) as error:
         raise _cannot(plan, error) from None

@@ -122,7 +122,6 @@ class RunningTable:
         self._expiry: RowExpiry | None = None
         self._handover: GenerationHandover | None = None
         self._next_check_s = 0.0
-        self._begun_as = ""  # its name in the group when its run began
         self.is_done = False
         """Whether all is worked off, where it was to run once."""
         name = plan.table.name
@@ -265,9 +264,7 @@ class RunningTable:
         # Who builds a generation has a group of its own. Left out of it, it may find that empty, as the job that keeps
         # the table has adopted the generation.
         is_published = self._is_rebuild and self._newest_generation() >= self._plan.generation
-        tenure = self._membership.tenure(since_joining=is_published)
-        self._begun_as = tenure.member_id
-        return tenure
+        return self._membership.tenure(since_joining=is_published)
 
     def _new_monitor(self, queries: RunningQueries) -> QueryMonitor:
         return QueryMonitor(
@@ -332,7 +329,7 @@ class RunningTable:
         elif newest > self._plan.generation and not self._is_rebuild:
             self._hand_over(newest)
         else:
-            if self._membership.member_id != self._begun_as:
+            if self._membership.member_id != self._markers.tenure.member_id:
                 # Left out of the group, as it was frozen or brokers were away. Another may have come and gone, behind
                 # whose run nothing counts that this one writes.
                 metrics.RESTARTS.labels(self._plan.table.name, "left_out").inc()

@@ -28,10 +28,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from tablegate.gateway.contract.kafka_settings import spark_options
 from tablegate.jobs.dataflow.expressions import StateAggregate, state_aggregates
 from tablegate.jobs.dataflow.frames import TRIED, aggregates_of_both
 from tablegate.jobs.dataflow.java_errors import error_reason
+from tablegate.jobs.dataflow.sink_records import save_records
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import KafkaAdmin
 from tablegate.jobs.log import log
@@ -94,7 +94,7 @@ def seed(
         rows.write.mode("overwrite").parquet(directory)
         rows = session.read.schema(rows.schema).parquet(directory)
         records = records_of_state(changelog, rows, plan)
-        records.write.format("kafka").options(**spark_options(plan.bootstrap)).option("includeHeaders", "true").save()
+        save_records(records, plan.bootstrap)
         write_state(session, rows, directory, checkpoint.query_location(TABLE_QUERY))
     except (PySparkException, Py4JError) as error:
         raise JobError(
