@@ -211,6 +211,29 @@ def test_a_stream_outlasts_brokers_that_are_away(
             query.stop()
 
 
+def test_a_stream_that_wakes_beside_another_fails_in_its_program(
+    spark: SparkSession, broker: Broker, name: str, table: FrameTable, tmp_path: Path
+) -> None:
+    rows, checkpoint = str(tmp_path / "rows"), tmp_path / "checkpoint"
+    frame(spark, 1, 0.5).write.parquet(rows)
+    command = (sys.executable, "-m", "tests.kit.job.scores.publisher")
+    arguments = (broker.bootstrap, name, table.contract, rows, str(checkpoint))
+    with JobProcess(tmp_path / "frozen", *arguments, command=command) as frozen:
+        wait_until("the first batch", (checkpoint / "table" / "commits" / "0").exists, frozen)
+        frozen.freeze()
+        stream = spark.readStream.schema(SCHEMA).parquet(rows)
+        query = publish(stream, table, bootstrap=broker.bootstrap, checkpoint=str(checkpoint))
+        try:
+            frozen.thaw()
+            assert frozen.process.wait(120) != 0
+            assert query.isActive
+        finally:
+            query.stop()
+    assert f'StreamingQueryException: table "{name}" is kept by another' in frozen.errors(), "it says what happened"
+    assert query.awaitTermination(60)
+    assert query.exception() is None, "it was stopped by its program"
+
+
 def test_a_stream_that_wakes_when_another_has_gone_begins_a_run(
     spark: SparkSession, broker: Broker, name: str, table: FrameTable, scores: Scores, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -123,6 +123,9 @@ def publish(
 
     With a new `generation` the table is built beside the one that is served, and gateways switch once the stream has
     found nothing new.
+
+    The query fails, as Spark's do, where another one has come to publish the table: `awaitTermination` raises
+    `StreamingQueryException`.
     """
     _check_has_no_rows(table)
     spark = frame.sparkSession
@@ -176,8 +179,9 @@ def publish(
     except BaseException:
         group.leave()
         raise
-    _Watch(query, group, target, old if is_building else None, ends=available_now).start()
-    return query
+    watch = _Watch(query, group, target, old if is_building else None, ends=available_now)
+    watch.start()
+    return _PublishedQuery(query, watch)
 
 
 def publish_batch(
@@ -454,6 +458,7 @@ class _Watch(threading.Thread):
         self._target = target
         self._old = old  # that is served until this one has caught up
         self._ends = ends  # by itself, with what is there
+        self.error: StreamingQueryException | None = None  # for which the query was ended
 
     def run(self) -> None:
         """Watch, until the query has ended."""
@@ -471,6 +476,7 @@ class _Watch(threading.Thread):
                 self._replace(self._old)
         except JobError as error:
             log("stopped", table=self._target.table.name, reason=str(error))
+            self.error = StreamingQueryException(str(error))
             self._query.stop()
         except (PySparkException, Py4JError, ConnectionError):
             pass  # the query has failed, which its owner hears from it, or Spark has gone
@@ -486,6 +492,31 @@ class _Watch(threading.Thread):
         _end(self._target.bootstrap, old)
         self._old = None
         log("in_place", table=self._target.table.name, generation=self._target.generation)
+
+
+class _PublishedQuery(StreamingQuery):  # type: ignore[misc] # mypy skips PySpark
+    """Spark's query, which has also failed where it was ended for an error of its watch: Spark can only stop one.
+
+    It has ended when its watch has: then a new generation is in its place, and another stream may begin.
+    """
+
+    def __init__(self, query: StreamingQuery, watch: _Watch) -> None:
+        super().__init__(query._jsq)
+        self._watch = watch
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 — Spark's name
+        """Wait as Spark's query does; raise `StreamingQueryException`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if super().awaitTermination(timeout) is False:
+            return False
+        self._watch.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        if self._watch.error is not None:
+            raise self._watch.error
+        return None if timeout is None else not self._watch.is_alive()
+
+    def exception(self) -> StreamingQueryException | None:
+        """Return why the query has failed."""
+        return super().exception() or self._watch.error
 
 
 # Rows.
