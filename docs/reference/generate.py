@@ -328,7 +328,7 @@ def metrics_page() -> str:
     for counts in measures.counts:
         counts[counts.labels] += 1
     process = {"process": "a process", **measures.numbers()}
-    process.update(dict.fromkeys(("cpu_s", "memory_bytes", "open_files", "start_s", "kept_bytes"), 1))
+    process.update(dict.fromkeys(("cpu_s", "memory_bytes", "open_files", "start_s", "kept_bytes", "kept_bytes_max"), 1))
     process["snapshot_files"] = [("ratings", 0, 1, 1)]
     process["snapshots_problem"] = ""
     text = NOTE + "# Metrics\n\n"

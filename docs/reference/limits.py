@@ -11,6 +11,7 @@ from tablegate.gateway.http.h2 import budget, control
 from tablegate.gateway.http.h2 import connection as http2
 from tablegate.gateway.http.h2 import stream as http2_stream
 from tablegate.gateway.http.h2.headers import HEADER_BYTES_MAX
+from tablegate.gateway.http.memory import REQUEST_BYTES
 from tablegate.gateway.http.rest import arrow
 from tablegate.gateway.http.rpc import calls, turns
 from tablegate.gateway.query import index_reads, masks
@@ -170,7 +171,10 @@ def _of_everybody() -> list[tuple[str, str, str]]:
     return [
         (
             "bytes that all connections hold, of requests and answers",
-            f"{_bytes(MEMORY.bytes_max)} a process; {_bytes(MEMORY.even_bytes)} of a connection stay allowed",
+            (
+                f"{_bytes(MEMORY.bytes_max)} a process, and {_bytes(REQUEST_BYTES)} for each of its `--streams`; "
+                f"{_bytes(MEMORY.even_bytes)} of a connection stay allowed"
+            ),
             (
                 "from half on, who holds more may send no more of bodies; from three quarters on, its calls get "
                 "RESOURCE_EXHAUSTED; at the end, connections of the address that holds the most are closed ([decision "

@@ -76,7 +76,9 @@ class _Connection:
         """Count what has come."""
         self._socket.setblocking(waits)
         try:
-            while received := self._socket.recv(1 << 20):
+            while True:
+                received = self._socket.recv(1 << 20)
+                assert received, "the server has closed a connection"
                 self._received += received
                 if waits:
                     break
@@ -136,6 +138,8 @@ def _opened(port: int, count: int, progress_s: int) -> list[_Connection]:
             connection.call(block, streams, requests)
             while connection.messages < seen + AT_ONCE:
                 connection.receive(waits=True)
+                # To wait for its messages would leave pings unanswered, and end all connections.
+                assert not connection.ended, "a stream was refused"
             if time.monotonic() > late_s:
                 late_s = time.monotonic() + LATE_S
                 for each in connections:

@@ -126,7 +126,7 @@ def scraped(directory: Path, store: StoreReader) -> Iterator[Prometheus]:
 
     def web(_methods: Methods, calls: Calls) -> Sequence[Metrics]:
         file = ProcessFile(directory / "processes", name="worker-0", parent=1)
-        return [Metrics(calls, store, file, lambda: {"connections": 0, "kept_bytes": 0})]
+        return [Metrics(calls, store, file, lambda: {"connections": 0, "kept_bytes": 0, "kept_bytes_max": 1})]
 
     with (
         ServerThread(lambda: HttpServer({}, f"{HOST}:0", web=web)) as server,

@@ -29,7 +29,7 @@ def test_prometheus_keeps_the_traces_of_slow_calls(tmp_path: Path) -> None:
 
     def web(_methods: Methods, calls: Calls) -> Sequence[Metrics]:
         file = ProcessFile(tmp_path / "processes", name="worker-0", parent=1)
-        return [Metrics(calls, MemoryStore(), file, lambda: {"connections": 0, "kept_bytes": 0})]
+        return [Metrics(calls, MemoryStore(), file, lambda: {"connections": 0, "kept_bytes": 0, "kept_bytes_max": 1})]
 
     with (
         ServerThread(lambda: HttpServer({}, f"{HOST}:0", web=web, measures=measures)) as server,

@@ -2,15 +2,20 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.listener import Limits
 from tablegate.gateway.http.memory import MemoryBudget, MemoryLimits
+from tablegate.gateway.http.rpc.calls import CallLimits
+from tablegate.gateway.http.rpc.grpc import envelope
+from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.query.call import Call, StreamMethod
 from tests.kit.http.h2 import (
     OPENING,
+    WAIT_S,
     RawClient,
     Served,
     call,
@@ -175,6 +180,34 @@ def test_http1_bodies_are_refused_while_others_need_the_room() -> None:
             second = await server.connect()
             await second.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 40000\r\n\r\n" + b"b" * 40_000)
             assert (await second.answer())[0] == 200
+
+    asyncio.run(run())
+
+
+def test_streams_have_room_beside_what_others_hold() -> None:
+    limits = MemoryLimits(bytes_max=200 * KIB, even_bytes=50 * KIB)
+
+    async def wait(_data: bytes, _call: Call) -> AsyncIterator[bytes]:
+        yield b"begun"
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        methods = {"/a.B/Wait": StreamMethod(wait)}
+        server = HttpServer(methods, "127.0.0.1:0", call_limits=CallLimits(streams_max=400), memory=limits)
+        await server.start()
+        client = RawClient(*await asyncio.open_connection("127.0.0.1", server.port))
+        block = request(b"/a.B/Wait", (b"content-type", b"application/grpc"))
+        client.send(OPENING)
+        for stream in range(1, 801, 2):
+            client.send(head(stream, block) + data(stream, envelope(b""), ended=True))
+            if stream % 50 == 1:
+                await client.settled()
+        async with asyncio.timeout(WAIT_S):
+            while len(client.answers) < 400 or server.kept_bytes <= 3 * limits.bytes_max:
+                await client.settled()
+        assert not client.ended
+        await client.close()
+        await server.stop(0)
 
     asyncio.run(run())
 

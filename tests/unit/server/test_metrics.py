@@ -60,7 +60,14 @@ def port(tmp_path: Path) -> Iterator[int]:
     methods = query_methods(catalogue, store, SIGNER, Notifier())
 
     def web(_methods: object, calls: Calls) -> list[Metrics]:
-        return [Metrics(calls, store, file_of(tmp_path, "worker-0"), lambda: {"connections": 3, "kept_bytes": 5})]
+        return [
+            Metrics(
+                calls,
+                store,
+                file_of(tmp_path, "worker-0"),
+                lambda: {"connections": 3, "kept_bytes": 5, "kept_bytes_max": 9},
+            )
+        ]
 
     with ServerThread(lambda: HttpServer(methods, "127.0.0.1:0", web=web)) as server:
         yield server.port
@@ -116,7 +123,10 @@ def _worker_of_before(directory: Path, name: str, parent: int = PARENT) -> None:
         calls.measures.calls[f"{SERVICE}/GetRating", "OK"].add(0.1)
     calls.measures.refused_calls[("streams",)] = 2
     Metrics(
-        calls, MemoryStore(), file_of(directory, name, parent), lambda: {"connections": 4, "kept_bytes": 6}
+        calls,
+        MemoryStore(),
+        file_of(directory, name, parent),
+        lambda: {"connections": 4, "kept_bytes": 6, "kept_bytes_max": 8},
     ).publish()
 
 
@@ -133,7 +143,7 @@ def test_one_worker_answers_for_all_of_its_gateway(port: int, tmp_path: Path) ->
     assert _calls("GetRating", "OK", 42) in lines
     assert "tablegate_connections 7.0" in lines
     assert 'tablegate_process_kept_bytes{process="worker-1"} 6.0' in lines
-    assert 'tablegate_process_kept_bytes_max{process="worker-1"} 2.68435456e+08' in lines
+    assert 'tablegate_process_kept_bytes_max{process="worker-1"} 8.0' in lines
     assert 'tablegate_refused_calls_total{limit="streams"} 2.0' in lines
     processes = [line for line in lines if line.startswith("tablegate_process_cpu_seconds_total{")]
     assert [re.findall(r'"([^"]+)"', line) for line in processes] == [["replicator"], ["worker-0"], ["worker-1"]]

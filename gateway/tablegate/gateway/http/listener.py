@@ -265,7 +265,8 @@ class Listener:
             clients.sort(key=_kept_bytes)
             addresses.append((-sum(map(_kept_bytes, clients)), address))
         heapq.heapify(addresses)
-        enough = self._limits.memory.bytes_max // 8 * 7
+        memory = self._limits.memory
+        enough = memory.streams_bytes + memory.bytes_max // 8 * 7
         while addresses and self._memory.kept_bytes > enough:
             kept, address = heapq.heappop(addresses)
             client = of_address[address].pop()

@@ -9,6 +9,9 @@ an even part (`even_bytes`) that each connection may hold however little is left
 - Above three quarters, its requests are refused.
 - Above all of it, connections are closed (`on_full`).
 
+Streams that may be open have room in the budget beside all else: those of a gateway that may have 100,000 would use
+most of it up, and then be refused, and closed, for what others hold.
+
 Not counted is what each connection costs by being there: `Limits.connections_max` bounds that.
 
 Decision: docs/decisions/0126-one-budget-of-bytes.md
@@ -26,6 +29,12 @@ class MemoryLimits:
 
     bytes_max: int = 256 * 1024 * 1024  # all together; a worker without clients has about a third of that
     even_bytes: int = 256 * 1024  # each, however little is left: the longest message of gRPC
+    streams_max: int = 0  # for which there is room beside `bytes_max`, each a request at work
+
+    @property
+    def streams_bytes(self) -> int:
+        """Return how many bytes that room is."""
+        return REQUEST_BYTES * self.streams_max
 
 
 class MemoryBudget:
@@ -38,18 +47,23 @@ class MemoryBudget:
         self.kept_bytes = 0
         self.is_scarce = False  # who keeps more than an even part is refused
         self.limits = limits
+        self._streams_bytes = limits.streams_bytes
         self._on_full = on_full
 
     @property
     def is_full(self) -> bool:
         """Whether connections hold more than they may."""
-        return self.kept_bytes > self.limits.bytes_max
+        return self.kept_bytes > self._streams_bytes + self.limits.bytes_max
+
+    def may_grow(self) -> bool:
+        """Return whether who keeps more than an even part may keep more."""
+        return self.kept_bytes <= self._streams_bytes + self.limits.bytes_max // 2
 
     def add(self, count: int) -> None:
         """Count so many bytes more."""
         self.kept_bytes += count
-        self.is_scarce = self.kept_bytes > self.limits.bytes_max // 4 * 3
-        if count > 0 and self.kept_bytes > self.limits.bytes_max:
+        self.is_scarce = self.kept_bytes > self._streams_bytes + self.limits.bytes_max // 4 * 3
+        if count > 0 and self.is_full:
             self._on_full()
 
     def account(self) -> "MemoryAccount":
@@ -81,7 +95,7 @@ class MemoryAccount:
     @property
     def may_grow(self) -> bool:
         """Whether its client may send more of what is to be kept."""
-        return self._is_even or self.budget.kept_bytes <= self.budget.limits.bytes_max // 2
+        return self._is_even or self.budget.may_grow()
 
     @property
     def is_refused(self) -> bool:

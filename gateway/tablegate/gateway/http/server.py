@@ -5,6 +5,7 @@ Decision: docs/decisions/0113-our-http2-beside-others.md
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Protocol
 
@@ -17,7 +18,8 @@ from tablegate.gateway.http.console.console import Console
 from tablegate.gateway.http.cors import Cors
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
 from tablegate.gateway.http.json_codec import JSON_BYTES_MAX, JsonCodec, KeysLimit
-from tablegate.gateway.http.listener import Listener
+from tablegate.gateway.http.listener import Limits, Listener
+from tablegate.gateway.http.memory import MemoryLimits
 from tablegate.gateway.http.rest.arrow import ArrowRows
 from tablegate.gateway.http.rest.pages import Pages
 from tablegate.gateway.http.rest.protocol import RestProtocol
@@ -95,8 +97,9 @@ class HttpServer:
 
     `shared_port`: other processes may listen on the same port, and share its connections. `web` makes the protocols
     beside gRPC; the first that knows an exchange serves it. `gate` decides who may call; None: whoever connects.
-    `hosts` are the names under which requests that are not gRPC are served. `measures`: where calls are counted.
-    `tracer`: what makes spans of the calls whose paths are `traced`; None: nothing does.
+    `memory`: what connections may hold beside as many streams as there may be; `kept_bytes_max`: with these. `hosts`
+    are the names under which requests that are not gRPC are served. `measures`: where calls are counted. `tracer`: what
+    makes spans of the calls whose paths are `traced`; None: nothing does.
     """
 
     def __init__(
@@ -108,12 +111,14 @@ class HttpServer:
         tls: TlsFiles | None = None,
         shared_port: bool = False,
         call_limits: CallLimits | None = None,
+        memory: MemoryLimits | None = None,
         gate: Gate | None = None,
         hosts: ServedHosts | None = None,
         measures: Measures | None = None,
         tracer: Tracer | None = None,
         traced: Collection[str] = (),
     ) -> None:
+        call_limits = call_limits or CallLimits()
         if tracer is None:
             self._calls = Calls(call_limits, gate, measures)
         else:
@@ -122,7 +127,9 @@ class HttpServer:
         self._hosts = hosts or ServedHosts(address)
         # Connections call gRPC themselves: what is common passes nothing here.
         app = GrpcProtocol(methods, self._calls, serve_other=self._serve_web, body_bytes_max=JSON_BYTES_MAX)
-        self._listener = Listener(app, address, tls=tls, shared_port=shared_port)
+        memory = replace(memory or MemoryLimits(), streams_max=call_limits.streams_max)
+        self.kept_bytes_max = memory.streams_bytes + memory.bytes_max
+        self._listener = Listener(app, address, tls=tls, shared_port=shared_port, limits=Limits(memory=memory))
 
     @property
     def port(self) -> int:

@@ -25,7 +25,6 @@ from typing_extensions import override
 
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
-from tablegate.gateway.http.memory import MemoryLimits
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.server.child import Numbers, ProcessFile
 from tablegate.gateway.stores.base import Snapshot, StoreReader, StoreUnavailable, StoreUsage
@@ -34,7 +33,6 @@ from tablegate.v1.cluster_pb2 import ReplicaPhase
 from tablegate.v1.status_pb2 import GenerationState, GetStatusResponse, PartitionState, TableState, TableStatus
 
 PATH = b"/metrics"
-KEPT_BYTES_MAX = MemoryLimits().bytes_max
 PHASES = {number: name.removeprefix("REPLICA_PHASE_").lower() for name, number in ReplicaPhase.items() if number}
 
 _METHOD_NOT_ALLOWED = ResponseHeaders(405, (TEXT, (b"allow", b"GET, HEAD")))
@@ -45,8 +43,8 @@ Sample = tuple[Sequence[str], float]
 class Metrics(Collector):
     """Serves /metrics, and keeps this worker's numbers in its file.
 
-    `connections`: how many clients have here ("connections"), what they hold ("kept_bytes"), and what else is to stand
-    in the file.
+    `connections`: how many clients have here ("connections"), what they hold and may hold ("kept_bytes",
+    "kept_bytes_max"), and what else is to stand in the file.
     """
 
     def __init__(self, calls: Calls, store: StoreReader, file: ProcessFile, connections: Callable[[], Numbers]) -> None:
@@ -106,9 +104,9 @@ def process_metrics(processes: Sequence[Numbers]) -> Iterator[Metric]:
     about = "For how long the stream that is behind the longest has not been sent all changes; 0 while none is behind."
     yield _gauge("stream_behind_seconds", about, [], [([], max((longest_s for _, longest_s in behind), default=0.0))])
     about = "Bytes that the process holds for the clients of its connections."
-    yield _gauge("process_kept_bytes", about, ["process"], (kept := _each(processes, "kept_bytes")))
+    yield _gauge("process_kept_bytes", about, ["process"], _each(processes, "kept_bytes"))
     about = "The most that it may hold: clients are refused from three quarters on, and lose connections at the end."
-    yield _gauge("process_kept_bytes_max", about, ["process"], [(labels, KEPT_BYTES_MAX) for labels, _ in kept])
+    yield _gauge("process_kept_bytes_max", about, ["process"], _each(processes, "kept_bytes_max"))
     yield _counter("process_cpu_seconds", "CPU that the process has used.", ["process"], _each(processes, "cpu_s"))
     about = "When the newest snapshot file was written, in Unix time; of partitions that this gateway is to write."
     times = [

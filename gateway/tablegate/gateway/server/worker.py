@@ -169,6 +169,7 @@ class _Worker:
                 lambda: {
                     "connections": self._server.connections,
                     "kept_bytes": self._server.kept_bytes,
+                    "kept_bytes_max": self._server.kept_bytes_max,
                     **subscriptions.numbers(),
                 },
             )
