@@ -289,6 +289,20 @@ BUGS = [
         "tests/unit/query/test_subscribe_offers.py::test_streams_that_wait_have_no_task_and_leave_nothing",
     ),
     Bug(
+        "a stream does not end when its time is over",
+        GATEWAY + "query/subscribe/local.py",
+        "        return StreamExpired() if time.monotonic() >= self._ends_s else None\n",
+        "        return None\n",
+        "tests/unit/query/test_parked_streams.py::test_parked_streams_have_all_and_leave_nothing",
+    ),
+    Bug(
+        "progress of a parked stream forgets what its client accepted",
+        GATEWAY + "query/subscribe/local.py",
+        "        self._note_accepted(member)\n        if self._pace.seconds_to_progress():\n",
+        "        if self._pace.seconds_to_progress():\n",
+        "tests/unit/query/test_subscribe_offers.py::test_who_is_let_go_goes_on_behind_what_progress_said",
+    ),
+    Bug(
         "resume skips a change",
         GATEWAY + "query/subscribe/cursor.py",
         "start=start.offset, limit=budget.rows + 1, skip=start.skip)",

@@ -91,10 +91,11 @@ class World:
         calls.on_ended = lambda call, _path, _code, _took_s: self.ended.update([call])
         return calls
 
-    def open(self, key: str, copy: Copy, **often: Any) -> "Client":
+    def open(self, key: str, copy: Copy, *, timeout_s: float | None = None, **often: Any) -> "Client":
         """Open a stream; raise `QueryError`."""
         client, method = Client(self, key, copy), self.asker.methods[PATH]
         assert isinstance(method, StreamMethod)
+        client.timeout_s = timeout_s
         request = self.asker.request(METHOD, subscribe_options=options(copy.token, **often))
         self.calls.admit(client, PATH, method)
         self.calls.stream(client, PATH, method, request.SerializeToString())
@@ -280,6 +281,9 @@ def test_parked_streams_have_all_and_leave_nothing(seed: int, tmp_path: Path) ->
         async with asyncio.timeout(TIMEOUT_S):
             while not all(each.has_all for each in followers):
                 await asyncio.sleep(0.005)
+            last = [each.client for each in followers]
+            while any(each.client is client for each, client in zip(followers, last, strict=True)):
+                await asyncio.sleep(0.005)  # nothing happens but that each stream has its time
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -298,6 +302,20 @@ def test_parked_streams_have_all_and_leave_nothing(seed: int, tmp_path: Path) ->
     gc.collect()
     kinds = (Client, LocalStream, Subscriber, Subscription)
     assert not [each for each in gc.get_objects() if isinstance(each, kinds)]
+
+
+@pytest.mark.parametrize("timeout_s", [None, 3_600.0], ids=["parked", "task"])
+def test_a_stream_ends_in_time_whenever_progress_is_due(timeout_s: float | None, tmp_path: Path) -> None:
+    world = World(1, tmp_path)
+
+    async def talk() -> None:
+        client = world.open("ann", Copy(), timeout_s=timeout_s, **SELDOM)
+        async with asyncio.timeout(TIMEOUT_S):
+            await client.over.wait()
+        assert isinstance(client.error, StreamExpired)
+
+    asyncio.run(talk())
+    world.gate.close()
 
 
 def test_a_stream_that_has_yet_to_begin_hears_of_a_new_policy(tmp_path: Path) -> None:

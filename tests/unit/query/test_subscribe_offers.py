@@ -49,13 +49,13 @@ class Taker(LocalCall):
 
 @asynccontextmanager
 async def taking(
-    ratings: Ratings, token: str, willing: random.Random | None = None, *, parks: bool = False
+    ratings: Ratings, token: str, willing: random.Random | None = None, *, parks: bool = False, **selected: int
 ) -> AsyncIterator[Taker]:
     """Open a stream, whose task ends with the block."""
     asker, call = ratings.asker, Taker(willing, parks=parks)
     handler = asker.methods[f"{asker.service}/{METHOD}"]
     assert isinstance(handler, StreamMethod)
-    request = asker.request(METHOD, subscribe_options=options(token, **OFTEN))
+    request = asker.request(METHOD, subscribe_options=options(token, **OFTEN), **selected)
     messages = handler.handler(request.SerializeToString(), call)
 
     async def pass_on(messages: AsyncIterator[bytes]) -> None:
@@ -143,6 +143,40 @@ def test_progress_after_offers_has_what_was_offered(*, parks: bool) -> None:
         async with taking(ratings, copy.token) as call:
             await take(call, copy, ratings)
             assert (copy.given, copy.phase) == (given, SUBSCRIBE_PHASE_CURRENT)
+
+    asyncio.run(talk())
+
+
+def test_who_is_let_go_goes_on_behind_what_progress_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not behind the change that was offered before it: the history may not reach so far."""
+    ratings = make_ratings(1, store=MemoryStore(history_changes_max=6))
+    writer = Writer(ratings)
+    writer.put(*range(10))
+
+    async def talk() -> None:
+        copy = Copy()
+
+        async def progress_after(*movie_ids: int) -> None:
+            writer.put(*movie_ids)
+            token = copy.token
+            while copy.token == token:
+                await take(call, copy, ratings)
+
+        async with taking(ratings, "", parks=True, movie_id=1) as call:
+            while copy.phase != SUBSCRIBE_PHASE_CURRENT:
+                await take(call, copy, ratings)
+            await progress_after(1)
+            await progress_after(2, 3, 4, 5)
+            assert copy.given == 2
+            writer.put(6, 7, 8, 9)
+            with monkeypatch.context() as broken:
+                broken.setattr(feed, "read_changes", _no_store)
+                writer.put(1)
+                await asyncio.sleep(2 * DEFAULT_LIMITS.publish_flush_s)
+            ratings.asker.bell.notify()
+            while copy.counts != {1: writer.counts[1]}:
+                await take(call, copy, ratings)
+            assert copy.resets == 1
 
     asyncio.run(talk())
 

@@ -88,6 +88,10 @@ class Pace:
         """Return the seconds until it is to send something again."""
         return max(0.0, self.sent_s + self._progress_s - time.monotonic())
 
+    def seconds_to_wait(self) -> float:
+        """Return the seconds until it is to send something again, or has to end."""
+        return max(0.0, min(self.sent_s + self._progress_s, self._ends_s) - time.monotonic())
+
     def ending(self) -> ShuttingDown | StreamExpired | None:
         """Return why the stream has to end now."""
         if self._call.draining:
@@ -409,7 +413,7 @@ class LocalStream:
                     yield progress
             if self._call.parks and not self._was_woken:
                 raise Idle
-            await member.wait(self._pace.seconds_to_progress(), self._call.offer)
+            await member.wait(self._pace.seconds_to_wait(), self._call.offer)
             self._was_woken = member.has_messages
         self._behind_since_s = member.behind_since_s() or time.monotonic()
         self.leave()
@@ -483,9 +487,7 @@ class LocalStream:
 
     def _set_timer(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(
-            self._pace.seconds_to_progress(), self._on_time, context=self._plan.publisher.context
-        )
+        self._timer = loop.call_later(self._pace.seconds_to_wait(), self._on_time, context=self._plan.publisher.context)
 
     def _go_on(self) -> None:
         wake = self._wake
