@@ -34,6 +34,14 @@ def test_all_guarantees_hold_whatever_happens(chunk: range) -> None:
         simulate(seed)
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(19_035, id="a full store, while partitions are opened on rows of others")],
+)
+def test_a_world_that_broke_once_holds(seed: int) -> None:
+    simulate(seed)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(SEEDS, LONG_SEEDS, LONG_AT_ONCE))
 def test_all_guarantees_hold_in_many_worlds(first: int) -> None:

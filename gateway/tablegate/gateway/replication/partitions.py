@@ -610,7 +610,11 @@ class GenerationReplica:
         self._asked = frozenset()
         if gained:
             self.facts = facts
-            self._open_first(gained)
+            try:
+                self._open_first(gained)
+            except StoreUnavailable:  # older rows would come from elsewhere for those that are followed already
+                self._set_pending(self.pending.difference(replica.partition for replica in self.replicas))
+                raise
             self._set_pending(self.pending.difference(gained))
             # The rate and the time left were of fewer partitions.
             self.progress = RestoreProgress(self.replicas, now_s=self._clock.monotonic_s())
