@@ -265,8 +265,7 @@ class Listener:
             clients.sort(key=_kept_bytes)
             addresses.append((-sum(map(_kept_bytes, clients)), address))
         heapq.heapify(addresses)
-        memory = self._limits.memory
-        enough = memory.streams_bytes + memory.bytes_max // 8 * 7
+        enough = self._limits.memory.bytes_of(7)
         while addresses and self._memory.kept_bytes > enough:
             kept, address = heapq.heappop(addresses)
             client = of_address[address].pop()

@@ -9,8 +9,8 @@ an even part (`even_bytes`) that each connection may hold however little is left
 - Above three quarters, its requests are refused.
 - Above all of it, connections are closed (`on_full`).
 
-Streams that may be open have room in the budget beside all else: those of a gateway that may have 100,000 would use
-most of it up, and then be refused, and closed, for what others hold.
+Streams have room of their own beside it, as many as may be open: 100,000 would use most of the budget up, and would be
+refused, and closed, though nobody else holds anything.
 
 Not counted is what each connection costs by being there: `Limits.connections_max` bounds that.
 
@@ -31,10 +31,9 @@ class MemoryLimits:
     even_bytes: int = 256 * 1024  # each, however little is left: the longest message of gRPC
     streams_max: int = 0  # for which there is room beside `bytes_max`, each a request at work
 
-    @property
-    def streams_bytes(self) -> int:
-        """Return how many bytes that room is."""
-        return REQUEST_BYTES * self.streams_max
+    def bytes_of(self, eighths: int) -> int:
+        """Return so many eighths of `bytes_max`, and all the room of streams."""
+        return self.bytes_max // 8 * eighths + REQUEST_BYTES * self.streams_max
 
 
 class MemoryBudget:
@@ -47,22 +46,23 @@ class MemoryBudget:
         self.kept_bytes = 0
         self.is_scarce = False  # who keeps more than an even part is refused
         self.limits = limits
-        self._streams_bytes = limits.streams_bytes
+        self._growth_bytes, self._scarce_bytes, self._full_bytes = map(limits.bytes_of, (4, 6, 8))
         self._on_full = on_full
 
     @property
     def is_full(self) -> bool:
         """Whether connections hold more than they may."""
-        return self.kept_bytes > self._streams_bytes + self.limits.bytes_max
+        return self.kept_bytes > self._full_bytes
 
+    @property
     def may_grow(self) -> bool:
-        """Return whether who keeps more than an even part may keep more."""
-        return self.kept_bytes <= self._streams_bytes + self.limits.bytes_max // 2
+        """Whether who keeps more than an even part may keep more."""
+        return self.kept_bytes <= self._growth_bytes
 
     def add(self, count: int) -> None:
         """Count so many bytes more."""
         self.kept_bytes += count
-        self.is_scarce = self.kept_bytes > self._streams_bytes + self.limits.bytes_max // 4 * 3
+        self.is_scarce = self.kept_bytes > self._scarce_bytes
         if count > 0 and self.is_full:
             self._on_full()
 
@@ -95,7 +95,7 @@ class MemoryAccount:
     @property
     def may_grow(self) -> bool:
         """Whether its client may send more of what is to be kept."""
-        return self._is_even or self.budget.may_grow()
+        return self._is_even or self.budget.may_grow
 
     @property
     def is_refused(self) -> bool:

@@ -97,9 +97,9 @@ class HttpServer:
 
     `shared_port`: other processes may listen on the same port, and share its connections. `web` makes the protocols
     beside gRPC; the first that knows an exchange serves it. `gate` decides who may call; None: whoever connects.
-    `memory`: what connections may hold beside as many streams as there may be; `kept_bytes_max`: with these. `hosts`
-    are the names under which requests that are not gRPC are served. `measures`: where calls are counted. `tracer`: what
-    makes spans of the calls whose paths are `traced`; None: nothing does.
+    `memory`: what connections may hold; the streams that `call_limits` allow have their room beside it.
+    `kept_bytes_max` is both. `hosts` are the names under which requests that are not gRPC are served. `measures`: where
+    calls are counted. `tracer`: what makes spans of the calls whose paths are `traced`; None: nothing does.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class HttpServer:
         # Connections call gRPC themselves: what is common passes nothing here.
         app = GrpcProtocol(methods, self._calls, serve_other=self._serve_web, body_bytes_max=JSON_BYTES_MAX)
         memory = replace(memory or MemoryLimits(), streams_max=call_limits.streams_max)
-        self.kept_bytes_max = memory.streams_bytes + memory.bytes_max
+        self.kept_bytes_max = memory.bytes_of(8)
         self._listener = Listener(app, address, tls=tls, shared_port=shared_port, limits=Limits(memory=memory))
 
     @property

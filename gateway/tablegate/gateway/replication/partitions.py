@@ -374,6 +374,7 @@ class GenerationReplica:
             whole_at=whole_at,
         )
         self.replicas.append(replica)
+        self.pending -= {partition}  # also where a full store breaks off before the next: no older rows are asked for
         if not replica.position.is_final:
             self.log.follow(replica.topic_partition, self._place(partition, replica.position))
 
@@ -610,11 +611,7 @@ class GenerationReplica:
         self._asked = frozenset()
         if gained:
             self.facts = facts
-            try:
-                self._open_first(gained)
-            except StoreUnavailable:  # older rows would come from elsewhere for those that are followed already
-                self._set_pending(self.pending.difference(replica.partition for replica in self.replicas))
-                raise
+            self._open_first(gained)
             self._set_pending(self.pending.difference(gained))
             # The rate and the time left were of fewer partitions.
             self.progress = RestoreProgress(self.replicas, now_s=self._clock.monotonic_s())

@@ -124,7 +124,7 @@ def publish(
     With a new `generation` the table is built beside the one that is served, and gateways switch once the stream has
     found nothing new.
 
-    The query fails, as Spark's do, where another one has come to publish the table: `awaitTermination` raises
+    The query fails, as Spark's do, when another job takes the table: `awaitTermination` raises
     `StreamingQueryException`.
     """
     _check_has_no_rows(table)
