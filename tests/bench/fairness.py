@@ -26,8 +26,8 @@ from tests.kit.http.h2 import OPENING, data, head, initial_window, request
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
 
 ROWS = 20_000
-_GET = b"GET /v1/ratings/7 HTTP/1.1\r\nhost: a\r\n\r\n"
-_SCAN = b"GET /v1/ratings:scan HTTP/1.1\r\nhost: a\r\n\r\n"
+_GET = b"GET /v1/ratings/7 HTTP/1.1\r\nhost: localhost\r\n\r\n"
+_SCAN = b"GET /v1/ratings:scan HTTP/1.1\r\nhost: localhost\r\n\r\n"
 _SERVE = (sys.executable, "-m", "tests.bench.fairness", "serve")
 _END = b"\r\n0\r\n\r\n"
 _CONNECTIONS = 10  # of all scans over gRPC
@@ -145,6 +145,7 @@ async def _asked(port: int, seconds: float) -> str:
     words = [sys.executable, "-m", "tests.bench.fairness", "gets", str(port), str(seconds)]
     getting = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
     took, _ = await getting.communicate()
+    assert getting.returncode == 0, "the Gets failed"
     return took.decode().strip()
 
 
