@@ -7,10 +7,11 @@ again after `RESTART_S`, whatever it ended with, and wipes a store that is corru
 
 import asyncio
 import random
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message
@@ -25,7 +26,7 @@ from tablegate.gateway.cluster.membership import Membership
 from tablegate.gateway.cluster.parts import TRANSFER_PATH
 from tablegate.gateway.cluster.scatter import Forwarded, Forwarder, PeerFailed, Router
 from tablegate.gateway.contract.catalogue import Catalogue
-from tablegate.gateway.query.call import EndsUnknown, StreamMethod, TopicEnds, UnaryMethod
+from tablegate.gateway.query.call import EndsUnknown, Parked, StreamHandler, StreamMethod, TopicEnds, UnaryMethod
 from tablegate.gateway.query.errors import QueryError, status_of
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.replication.repair import REPAIR_GRACE_S
@@ -47,6 +48,8 @@ from tests.kit.world.stores import Disk, DiskReader, DiskWriter, Killed
 
 RESTART_S = 0.5
 CALL_S = 2.0
+ON_WAY_MAX = 3  # messages that are offered and not yet read
+OFFERS_REFUSED = 0.1
 INDEX_ROWS_MAX = 2  # of a step: a partition has some five
 TRANSFER_OFFSETS_MIN, PART_BYTES = 3, 100
 SNAPSHOTS_EVERY_S, SNAPSHOTS_KEEP = 6.0, 2
@@ -187,8 +190,10 @@ class WorldGateway:
         repair_grace_s: float = REPAIR_GRACE_S,
         files: SnapshotFiles | None = None,
         measures: Measures | None = None,
+        bites: Counter[str] | None = None,
     ) -> None:
         self.name = name
+        self._bites: Counter[str] = Counter() if bites is None else bites
         self._files = files
         self._measures = measures
         self._writing: Iterator[None] | None = None  # of snapshot files
@@ -358,16 +363,13 @@ class WorldGateway:
         """Yield the messages of a stream, until it ends or the gateway does."""
         method = self.methods[path]
         assert isinstance(method, StreamMethod)
-        found: Any = method.handler(data, call)
         process = self._process  # the next one knows nothing of the call
+        stream = _Stream(call, method.handler, data, self._bites)
         try:
-            while True:
-                message = await process.run(_next(found))
-                if message is None:
-                    return
+            while (message := await process.run(stream.next())) is not None:
                 yield message
         finally:
-            await found.aclose()
+            await stream.close()
 
     async def ask(self, path: str, request: Message, response_class: Any) -> Answered:
         """Return how a client's call ends."""
@@ -422,16 +424,79 @@ class _Process:
                 task.exception()
 
 
+class _Stream(LocalCall):
+    """A stream's call: what its handler yields and offers, up to whoever reads it. It is parked where it may be."""
+
+    def __init__(self, call: LocalCall, handler: StreamHandler, data: bytes, bites: Counter[str]) -> None:
+        super().__init__(call.left_s, forwarded=call.forwarded)
+        self._bites = bites
+        self._on_way: deque[bytes] = deque()
+        self._read = self._news = asyncio.get_running_loop().create_future()
+        self._task = asyncio.ensure_future(self._run(handler(data, self)))
+        self._task.add_done_callback(lambda _: _set(self._news))
+
+    @property
+    @override
+    def parks(self) -> bool:
+        return self.left_s is None
+
+    @override
+    def offer(self, message: bytes) -> bool:
+        if len(self._on_way) >= ON_WAY_MAX or random.random() < OFFERS_REFUSED:
+            return False
+        self._bites["message offered"] += 1
+        self._put(message)
+        return True
+
+    async def next(self) -> bytes | None:
+        """Return the next message; None where the stream has ended. Raise as its handler does."""
+        while not self._on_way:
+            if self._task.done():
+                self._task.result()
+                return None
+            self._news = asyncio.get_running_loop().create_future()
+            await self._news
+        message = self._on_way.popleft()
+        _set(self._read)
+        return message
+
+    async def close(self) -> None:
+        """End it, as its client is gone."""
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        if not self._task.cancelled():
+            self._task.exception()
+
+    async def _run(self, messages: AsyncIterator[bytes]) -> None:
+        while True:
+            try:
+                async with aclosing(messages):  # type: ignore[type-var]
+                    async for message in messages:
+                        self._put(message)
+                        while self._on_way:
+                            self._read = asyncio.get_running_loop().create_future()
+                            await self._read
+                return
+            except Parked as parked:
+                stream = parked.stream
+            self._bites["stream parked"] += 1
+            woken = asyncio.get_running_loop().create_future()
+            stream.wait(partial(_set, woken))
+            try:
+                await woken
+            except asyncio.CancelledError:
+                stream.leave()
+                raise
+            messages = stream.messages()
+
+    def _put(self, message: bytes) -> None:
+        self._on_way.append(bytes(message))
+        _set(self._news)
+
+
 def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-async def _next(messages: Any) -> bytes | None:
-    try:
-        return bytes(await anext(messages))
-    except StopAsyncIteration:
-        return None
 
 
 def hash_of(name: str, number: int) -> int:

@@ -120,6 +120,7 @@ class World:
                 loop=loop,
                 files=self.files,
                 measures=self.measures,
+                bites=self.bites,
             )
             gateway.disk.outcome = self._outcome
         self.subscribers = [Subscriber(f"subscriber-{each}", self, self._client_chance(each)) for each in range(2)]
