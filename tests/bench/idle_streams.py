@@ -4,13 +4,15 @@ One worker's server runs in a process of its own, over rows in memory, and may h
 stream is for a row of its own; a connection has 1,000. The client speaks HTTP/2 in the raw, as one that makes 10,000
 streams by a library would need more memory than the server. The figures: memory a stream; the server's CPU to open one,
 and for a message of progress, of which each stream has one in S (5) seconds; and a Get on a connection of its own,
-before and beside them.
+before and beside them. At last all connections are cut at once, and each stream is asked for again with its resume
+token: how many are refused, how long the first message takes, and how many have a row twice.
 """
 
 import asyncio
 import os
 import socket
 import statistics
+import struct
 import subprocess
 import sys
 import time
@@ -40,6 +42,8 @@ LATE_S = 2.0  # a connection whose pings nobody answers is ended
 SERVICE = "/examples.ratings.v1.RatingsService/"
 _FIELDS = ((b"content-type", b"application/grpc"), (b"te", b"trailers"))
 _HEAD_BYTES = 9
+ENVELOPE_BYTES = 5
+STORM_S = 30.0
 _ACK = 1
 
 
@@ -58,6 +62,7 @@ class _Connection:
 
     def __init__(self, port: int) -> None:
         self.messages = self.ended = 0
+        self.newest: dict[int, bytes] = {}  # by stream, the last message
         self._received = b""
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -71,6 +76,11 @@ class _Connection:
                 for stream, each in zip(streams, requests, strict=True)
             )
         )
+
+    def cut(self) -> None:
+        """Reset the connection."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._socket.close()
 
     def receive(self, *, waits: bool = False) -> None:
         """Count what has come."""
@@ -95,7 +105,10 @@ class _Connection:
             if kind in (frames.PING, frames.SETTINGS) and not flags & _ACK:
                 payload = self._received[at + _HEAD_BYTES : end] if kind == frames.PING else b""
                 self._socket.sendall(frames.frame(kind, _ACK, 0, payload))
-            self.messages += kind == frames.DATA
+            if kind == frames.DATA:
+                self.messages += 1
+                stream = int.from_bytes(self._received[at + 5 : at + _HEAD_BYTES], "big")
+                self.newest[stream] = self._received[at + _HEAD_BYTES + ENVELOPE_BYTES : end]
             self.ended += kind == frames.RST_STREAM or (kind == frames.HEADERS and bool(flags & frames.END_STREAM))
             at = end
         self._received = self._received[at:]
@@ -147,6 +160,44 @@ def _opened(port: int, count: int, progress_s: int) -> list[_Connection]:
     return connections
 
 
+def _storm(port: int, server: int, connections: Sequence[_Connection]) -> str:
+    """Cut all connections, and ask for each of their streams again; return what came of it."""
+    response_class = catalogue_of().queries[SERVICE + "SubscribeRatings"].response_class
+    block, asked = request(f"{SERVICE}SubscribeRatings".encode(), *_FIELDS), []
+    for place, each in enumerate(connections):
+        requests = {
+            stream: _request(
+                "SubscribeRatings",
+                movie_id=place * A_CONNECTION + (stream + 1) // 2,
+                subscribe_options={"resume_token": response_class.FromString(message).progress.resume_token},
+            )
+            for stream, message in each.newest.items()
+        }
+        asked.append(requests)
+    for each in connections:
+        each.cut()
+    again = [_Connection(port) for _ in connections]
+    before_s, begun_s, took_s, twice, seen = cpu_s([server]), time.monotonic(), [], 0, [set() for _ in again]
+    for each, requests in zip(again, asked, strict=True):
+        each.call(block, list(requests), list(requests.values()))
+    count = sum(map(len, asked))
+    while len(took_s) + sum(each.ended for each in again) < count and time.monotonic() < begun_s + STORM_S:
+        for each, had in zip(again, seen, strict=True):
+            each.receive()
+            for stream in each.newest.keys() - had:
+                had.add(stream)
+                took_s.append(time.monotonic() - begun_s)
+                twice += bool(response_class.FromString(each.newest[stream]).changes)
+        time.sleep(0.005)
+    refused, used_us = sum(each.ended for each in again), 1e6 * (cpu_s([server]) - before_s) / count
+    centiles = statistics.quantiles(took_s, n=100)
+    return (
+        f"cut and asked for again: {len(took_s):,} of {count:,} go on, p50 {centiles[49]:.2f} s, p99"
+        f" {centiles[98]:.2f} s;"
+        f" {refused:,} are refused, {twice:,} have a row twice; {used_us:.0f} µs of CPU each"
+    )
+
+
 def main() -> None:
     """Serve, or measure with a server in another process."""
     if sys.argv[1:2] == ["serve"]:
@@ -177,6 +228,7 @@ def main() -> None:
             )
             _print_gets("beside them", _get_ms(port, count))
             assert not sum(each.ended for each in connections), "streams have ended"
+            print(_storm(port, server.pid, connections), flush=True)
         finally:
             os.kill(server.pid, 9)
 

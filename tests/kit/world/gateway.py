@@ -49,7 +49,7 @@ from tests.kit.world.stores import Disk, DiskReader, DiskWriter, Killed
 RESTART_S = 0.5
 CALL_S = 2.0
 ON_WAY_MAX = 3  # messages that are offered and not yet read
-OFFERS_REFUSED = 0.1
+OFFERS_REFUSED = (0.0, 0.2)  # of some streams none, so that nothing else wakes them
 INDEX_ROWS_MAX = 2  # of a step: a partition has some five
 TRANSFER_OFFSETS_MIN, PART_BYTES = 3, 100
 SNAPSHOTS_EVERY_S, SNAPSHOTS_KEEP = 6.0, 2
@@ -430,6 +430,7 @@ class _Stream(LocalCall):
     def __init__(self, call: LocalCall, handler: StreamHandler, data: bytes, bites: Counter[str]) -> None:
         super().__init__(call.left_s, forwarded=call.forwarded)
         self._bites = bites
+        self._refuses = random.choice(OFFERS_REFUSED)
         self._on_way: deque[bytes] = deque()
         self._read = self._news = asyncio.get_running_loop().create_future()
         self._task = asyncio.ensure_future(self._run(handler(data, self)))
@@ -442,7 +443,7 @@ class _Stream(LocalCall):
 
     @override
     def offer(self, message: bytes) -> bool:
-        if len(self._on_way) >= ON_WAY_MAX or random.random() < OFFERS_REFUSED:
+        if len(self._on_way) >= ON_WAY_MAX or random.random() < self._refuses:
             return False
         self._bites["message offered"] += 1
         self._put(message)
