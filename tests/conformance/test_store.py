@@ -316,6 +316,14 @@ def test_restoring_keeps_no_history(store: StoreWriter) -> None:
     assert history_offsets(store) == [4]
 
 
+def test_a_restore_keeps_where_its_history_is_to_begin(store: StoreWriter) -> None:
+    for next_offset, kept in ((2, 9), (5, 9), (12, 12)):
+        store.apply(ID, P0, [], position(next_offset, phase=Phase.RESTORING, history_start=9))
+        found = stored_position(store)
+        assert found is not None
+        assert found.history_start == kept
+
+
 def test_a_history_begins_anew_where_its_writer_says_so(store: StoreWriter) -> None:
     """In one write, in which the partition stays answered from; and what came before is history no more."""
     store.apply(ID, P0, [change(0, b"a", 1, b"1"), change(1, b"b", 1, b"2")], position(2))

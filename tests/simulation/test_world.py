@@ -36,7 +36,10 @@ def test_all_guarantees_hold_whatever_happens(chunk: range) -> None:
 
 @pytest.mark.parametrize(
     "seed",
-    [pytest.param(19_035, id="a full store, while partitions are opened on rows of others")],
+    [
+        pytest.param(19_035, id="a full store, while partitions are opened on rows of others"),
+        pytest.param(2_130, id="a subscriber that goes on where rows of others are the store"),
+    ],
 )
 def test_a_world_that_broke_once_holds(seed: int) -> None:
     simulate(seed)

@@ -352,7 +352,7 @@ class MemoryStore(OwnStore):
     def _move(self, part: _Part, applied: Sequence[PastChange], position: Position) -> None:
         if position.phase is Phase.RESTORING:
             part.history.clear()
-            part.position = replace(position, history_start=position.next_offset)
+            part.position = position.in_restore()
         else:
             history_start = position.history_start if part.position is None else part.position.history_start
             if position.history_start > history_start:

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from tablegate.gateway.cluster.assignment import Holder, IncomingParts, SoleGateway, TransferFailed
 from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
-from tablegate.gateway.contract.types import Partition, StoreId
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.query.errors import ForeignForward, PartitionUnavailable, QueryError
 from tablegate.gateway.replication.transfers import PARTS_AT_ONCE, SILENT_S, TransferClient, Transfers
 from tablegate.gateway.stores.base import Phase, StoreFull
@@ -16,7 +16,7 @@ from tablegate.gateway.stores.lmdb import layout
 from tablegate.internal.v1.transfer_pb2 import TransferRequest, TransferResponse
 from tests.kit.replication.memory_log import DELETE_RETENTION_MS, ReadingLog
 from tests.kit.replication.replicator import key_of
-from tests.kit.replication.replicators import Member, World
+from tests.kit.replication.replicators import Member, SlowLog, World
 from tests.kit.replication.transfers import StoreTransfers, parts_of
 from tests.kit.seeds import seeds
 from tests.kit.store.memory import MemoryStore
@@ -75,6 +75,40 @@ def test_what_changes_meanwhile_is_not_missed(seed: int) -> None:
     world.settle()
     assert rows(second) == rows(first)
     assert transfers.asked
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["at once", "after a kill"])
+@pytest.mark.parametrize("seed", seeds(20, in_check=3))
+def test_a_history_has_all_changes_since_it_begins(seed: int, *, is_killed: bool) -> None:
+    """Rows that come have changes already whose records come later: a subscriber must not go on before them."""
+    world, first, transfers = world_of_one(seed)
+
+    def write(_: int, part: TransferResponse) -> TransferResponse:
+        world.job.put(world.chance.choices(range(60), k=5), delete=world.chance.random() < 0.5)
+        world.step(first)
+        return part
+
+    transfers.tamper = write
+    all_at_once = world.log
+    if is_killed:
+        world.log = SlowLog
+    second = world.join()
+    for _ in world.steps(60):
+        if is_killed and any(position.phase is Phase.RESTORING for position in second.positions().values()):
+            world.kill(second)
+            world.log = all_at_once
+            world.start(second)
+            break
+    world.settle()
+    assert transfers.asked
+    for partition, position in second.positions().items():
+        assert changes(second, partition, position.history_start) == changes(first, partition, position.history_start)
+
+
+def changes(member: Member, partition: int, start: Offset) -> list[tuple[Offset, bytes | None]]:
+    with member.store.snapshot() as snapshot:
+        found = snapshot.history(StoreId(member.state().store_id), Partition(partition), start=start, limit=10_000)
+    return [(change.offset, change.row) for change in found]
 
 
 def cut(number: int, part: TransferResponse) -> TransferResponse:

@@ -26,6 +26,7 @@ Decision: docs/decisions/0065-the-last-record-is-read-again.md
 """
 
 import secrets
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from operator import attrgetter
@@ -229,6 +230,8 @@ class PartitionReplica:
             return
         old = 0 if self._is_in_touch() else count_old(changes, self._clock.now_ms(), last_repeat=last_repeat)
         is_restored = self.position.phase is Phase.RESTORING
+        if is_restored:  # rows that another gateway gave have some of the changes before this already, unseen
+            old = max(old, bisect_left(changes, self.position.history_start, key=attrgetter("offset")))
         if is_restored or old:
             at = changes[old].offset if old < len(changes) else position.next_offset
             position = replace(position, history_start=at)
@@ -426,7 +429,8 @@ class GenerationReplica:
         if self._why_useless(partition, first) or end.next_offset > log_end:
             self._drop_transferred(partition)
             return
-        first = replace(first, incarnation_id=incarnation_id)
+        # A history that began before `end` would lack changes that the rows have: kept, as this may end before that.
+        first = replace(first, incarnation_id=incarnation_id, history_start=end.next_offset)
         self._store.end_transfer(self.store_id, partition, transferred.repairs, first)
         self.joined.add(partition)
         self._open(partition, first, incarnation_id, whole_at=end)

@@ -85,6 +85,10 @@ class Position:
         """Return this position further on; time does not go back."""
         return replace(self, next_offset=next_offset, as_of_ms=max(self.as_of_ms, as_of_ms))
 
+    def in_restore(self) -> "Position":
+        """Return this position with no history: that begins behind it, or later where it is to."""
+        return replace(self, history_start=max(self.history_start, self.next_offset))
+
     def in_phase(self, phase: Phase) -> "Position":
         """Return this position in another phase."""
         return replace(self, phase=phase)
@@ -331,9 +335,10 @@ class StoreWriter(StoreReader, Protocol):
         A change is applied only if its version is newer than what is stored at its key, tombstones included; others
         are returned as stale. Applied changes enter the history but while `position.phase` is RESTORING; the history
         keeps the newest `HISTORY_CHANGES_MAX` of a partition, and `history_start` of the stored position follows from
-        that (while RESTORING it becomes `position.next_offset`). Where that of `position` is higher than what is
-        stored, the history begins anew there: changes before it, also those of this batch, are not in it. Several
-        changes of one key may come in one batch. Of what gateways share, the incarnation is that of whoever was first.
+        that (while RESTORING it is that of `position`, or `position.next_offset` where that is higher). Where that of
+        `position` is higher than what is stored, the history begins anew there: changes before it, also those of this
+        batch, are not in it. Several changes of one key may come in one batch. Of what gateways share, the incarnation
+        is that of whoever was first.
         A stale change behind the record that is stored makes its key pending in `repairs`, unless it is a `Repeat`:
         that is the newest record from then on. So is an applied change: neither needs a repair. Of one version with
         two contents, the one that came first stays.

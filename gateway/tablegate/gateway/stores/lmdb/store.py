@@ -483,7 +483,7 @@ class LmdbStore(LmdbReader, OwnStore):
             # Changes of a restore are nobody's news: writing them to the history would double its cost.
             if position.phase is Phase.RESTORING:
                 _drop_oldest(cursor, prefix, count)
-                new, count = replace(position, history_start=position.next_offset), 0
+                new, count = position.in_restore(), 0
             else:
                 if stored is not None and position.history_start > stored.history_start:
                     _drop_oldest(cursor, prefix, count)

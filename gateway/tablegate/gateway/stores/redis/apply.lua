@@ -126,7 +126,7 @@ call_many('ZADD', tombstones, buried)
 local history_start = stored and number(stored, 31) or number(new, 19)
 if restoring then
   redis.call('UNLINK', history)
-  last_offset, last_order, history_start = 0, 0, new_next
+  last_offset, last_order, history_start = 0, 0, math.max(new_next, number(new, 19))
 else
   if number(new, 19) > history_start then
     history_start = number(new, 19)
