@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 from google.protobuf.any_pb2 import Any as PackedAny
+from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from tablegate.gateway.http.json_codec import DEPTH_MAX, JSON_BYTES_MAX, VALUES_
 from tablegate.gateway.query.errors import InvalidField, QueryError, RequestTooLarge, TooManyKeys, status_of
 from tests.kit.gateways_in_process.web import SERVICE, codec
 from tests.kit.table.filled import catalogue_of, rating
+from tests.kit.table.things import thing_routes
 
 CODEC = codec()
 SECRET = "s3cret-value"
@@ -207,3 +209,27 @@ def test_an_any_is_resolved_where_its_type_is_known() -> None:
     assert CODEC.unpacked(_packed(info)) == info
     assert CODEC.unpacked(unknown) is None
     assert CODEC.unpacked(PackedAny(type_url=_packed(info).type_url, value=b"\xff")) is None
+
+
+THINGS, _ = thing_routes(GetThing='get: "/v1/things"')
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "wanted"),
+    [
+        ('{"rawData": "%%%"}', "rawData", "bytes"),
+        ('{"raw_data": "***"}', "raw_data", "bytes"),
+        ('{"narrow": "1e39"}', "narrow", "a float"),
+        ('{"wide": "1e400"}', "wide", "a double"),
+    ],
+)
+def test_a_text_that_protobuf_takes_for_another_value_is_refused(text: str, field: str, wanted: str) -> None:
+    with pytest.raises(InvalidField, match=f'field "{field}": is not {wanted}'):
+        CODEC.from_json(GetMessageClass(THINGS[0].method.input_type), text.encode())
+
+
+def test_texts_of_bytes_and_numbers_are_read() -> None:
+    text = b'{"rawData": "-_8", "narrow": "-Infinity", "wide": "1.5e300", "innerThing": {"bigNumber": "7"}}'
+    thing_class = GetMessageClass(THINGS[0].method.input_type)
+    thing: Any = thing_class.FromString(CODEC.from_json(thing_class, text))
+    assert (thing.raw_data, thing.wide, thing.inner_thing.big_number) == (b"\xfb\xff", 1.5e300, 7)

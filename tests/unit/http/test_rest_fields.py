@@ -5,7 +5,8 @@ from google.protobuf import json_format
 from google.protobuf.message_factory import GetMessageClass
 
 from tablegate.gateway.contract.http_rules import parameter_fields
-from tablegate.gateway.http.rest.routes import FieldSetter, names_of
+from tablegate.gateway.http.field_texts import FieldSetter
+from tablegate.gateway.http.rest.routes import names_of
 from tablegate.gateway.query.errors import InvalidField
 from tests.kit.table.things import thing_routes
 

@@ -4,17 +4,16 @@
 does, and builds messages from them at run time. So the command line needs neither a contract nor generated code.
 """
 
-import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
-from google.protobuf import json_format
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import Message
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from tablegate.gateway.cli import request_texts
 from tablegate.gateway.cli.connecting import (
     HTTPS,
     NO_TRUST,
@@ -147,16 +146,16 @@ class Gateway:
         self, catalogue: Catalogue, table: str, arguments: Sequence[str], mask: Sequence[str]
     ) -> Iterator[Message]:
         query = _query(catalogue, table, BatchGetQuery, "BatchGet")
-        columns: dict[str, list[str]] = {}
-        for argument in arguments:
-            for name, value in _fields([argument]).items():
-                columns.setdefault(name, []).append(value)
+        columns = _fields(arguments)
         if len({len(values) for values in columns.values()}) > 1:
             raise AskError("each key column must be given the same number of times")
-        keys: list[Any] = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        if not query.key_fields:
-            keys = [key for column in columns.values() for key in column]
-        request = _message(query.request_class(), {query.keys.name: keys})
+        request = query.request_class()
+        for values in zip(*columns.values(), strict=True):
+            if query.key_fields:
+                key = {name: [value] for name, value in zip(columns, values, strict=True)}
+                request_texts.fill(getattr(request, query.keys.name).add(), key)
+            else:
+                request_texts.set_text(request, query.keys, values[0])
         _check_key(table, (field.name for field in query.key_fields), columns)
         _set_mask(query, request, mask)
         response = self._unary(query, request)
@@ -326,13 +325,13 @@ def _query(catalogue: Catalogue, table: str, kind: type[Q], word: str) -> Q:
     )
 
 
-def _fields(arguments: Iterable[str]) -> dict[str, str]:
-    fields = {}
+def _fields(arguments: Iterable[str]) -> dict[str, list[str]]:
+    fields: dict[str, list[str]] = {}
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if not equals or not name:
             raise AskError(f'"{argument}" is not an argument: write field=value')
-        fields[name] = value
+        fields.setdefault(name, []).append(value)
     return fields
 
 
@@ -352,21 +351,6 @@ def _set_mask(query: Query, request: Any, paths: Sequence[str]) -> None:
     getattr(request, query.read_mask.name).paths.extend(paths)
 
 
-def _message(message: Message, fields: dict[str, Any]) -> Message:
-    """Fill `message` from texts by protobuf's JSON mapping; booleans, objects and lists are given as JSON."""
-    known = {field.name: field for field in message.DESCRIPTOR.fields}
-    for name, value in fields.items():
-        if name not in known:
-            raise AskError(f'{message.DESCRIPTOR.name} has no field "{name}": it has {", ".join(known)}')
-        field = known[name]
-        if isinstance(value, str) and (field.type == field.TYPE_BOOL or value.startswith(("{", "["))):
-            try:
-                fields[name] = json.loads(value)
-            except ValueError:
-                raise AskError(
-                    f'field "{name}": "{value}" is not a {"bool" if field.type == 8 else "JSON value"}'
-                ) from None
-    try:
-        return json_format.ParseDict(fields, message)
-    except json_format.ParseError as error:
-        raise AskError(str(error).splitlines()[0]) from None
+def _message(message: Message, fields: Mapping[str, Sequence[str]]) -> Message:
+    request_texts.fill(message, fields)
+    return message

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Never
 
 from google.protobuf import any_pb2, json_format, wrappers_pb2
@@ -21,6 +22,7 @@ from typing_extensions import override
 
 from tablegate.gateway.contract.columns import is_map, messages_in
 from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX
+from tablegate.gateway.http.field_texts import is_text_of
 from tablegate.gateway.http.json_encoder import JsonEncoder
 from tablegate.gateway.query.errors import InvalidField, RequestTooLarge, TooManyKeys
 
@@ -33,6 +35,8 @@ _REFUSED = (json_format.ParseError, ArithmeticError, AttributeError, LookupError
 _NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
 _SHOWN_CHARS_MAX = 24  # of a name of the client's: most names of fields are shorter, and most secrets longer
 _WELL_KNOWN = "google.protobuf."
+_LAX_TYPES = (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE)
+_LAX_WRAPPERS = {f"{_WELL_KNOWN}{name}Value" for name in ("Bytes", "Float", "Double")}
 _WANTED_OF_SCALAR: Mapping[int, str] = {
     FieldDescriptor.CPPTYPE_INT32: "is not an int32; send a whole number from -2147483648 to 2147483647",
     FieldDescriptor.CPPTYPE_UINT32: "is not a uint32; send a whole number from 0 to 4294967295",
@@ -137,6 +141,8 @@ class JsonCodec:
             self._refuse(descriptor, value, "")  # protobuf takes an empty list for a message
         if b"_" in text:
             _check_names(descriptor, value, "")
+        if _has_lax_fields(descriptor):
+            _check_texts(descriptor, value, "")
         data: bytes = message.SerializeToString()
         if len(data) > MESSAGE_BYTES_MAX:
             raise RequestTooLarge(MESSAGE_BYTES_MAX)
@@ -303,6 +309,50 @@ def _check_names(message: Descriptor, value: Any, path: str) -> None:
             continue
         for place, item in enumerate(inner if isinstance(inner, list) else [inner]):
             _check_names(field.message_type, item, f"{here}[{place}]" if field.is_repeated else here)
+
+
+@lru_cache(maxsize=1_000)  # far more than there are messages in requests
+def _has_lax_fields(message: Descriptor) -> bool:
+    """Return whether a message, or one in it, has fields of which protobuf takes texts that say nothing."""
+    seen: set[str] = set()
+    todo = [message]
+    while todo:
+        here = todo.pop()
+        if here.full_name in seen:
+            continue
+        seen.add(here.full_name)
+        if any(field.type in _LAX_TYPES for field in here.fields):
+            return True
+        todo += [field.message_type for field in here.fields if field.message_type is not None]
+    return False
+
+
+def _check_texts(message: Descriptor, value: Any, path: str) -> None:
+    """Raise `InvalidField` where a text says no bytes, or a number beyond those of its type.
+
+    Protobuf leaves out what is not in base64's alphabet, and takes such a number for Infinity.
+    """
+    if message.full_name in _LAX_WRAPPERS:
+        _check_text(message.fields_by_name["value"], value, path)
+    if not isinstance(value, dict) or message.full_name.startswith(_WELL_KNOWN):
+        return
+    by_json_name = {field.json_name: field for field in message.fields}
+    for name, inner in value.items():
+        field = by_json_name.get(name) or message.fields_by_name[name]
+        if is_map(field) or (field.message_type is None and field.type not in _LAX_TYPES):
+            continue
+        for place, item in enumerate(inner if isinstance(inner, list) else [inner]):
+            here = f"{path}.{name}" if path else name
+            here = f"{here}[{place}]" if field.is_repeated else here
+            if field.message_type is not None:
+                _check_texts(field.message_type, item, here)
+            else:
+                _check_text(field, item, here)
+
+
+def _check_text(field: FieldDescriptor, value: Any, path: str) -> None:
+    if isinstance(value, str) and not is_text_of(field, value):
+        raise InvalidField(path, _wanted(field))
 
 
 def _seal(types: _SealedTypes, message: Message) -> None:
