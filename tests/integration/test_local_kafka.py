@@ -128,7 +128,7 @@ class TestJars:
     def test_cache_that_is_no_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "file").touch()
         monkeypatch.setenv("TABLEGATE_CACHE", str(tmp_path / "file"))
-        with pytest.raises(SetupError, match="set TABLEGATE_CACHE to a directory with room"):
+        with pytest.raises(SetupError, match="set TABLEGATE_CACHE to a directory that you may write to"):
             jars.jars("spark", lock_file=self.lock)
 
     @pytest.mark.jvm

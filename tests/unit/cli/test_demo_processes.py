@@ -1,6 +1,8 @@
 """The processes that demos start."""
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,3 +21,32 @@ def test_options_in_the_environment_are_not_those_of_the_demo(tmp_path: Path, mo
     with ChildProcess("child", tmp_path / "log", SHOW, program=program, environment={"TABLEGATE_OWN": "y"}):
         soon(lambda: (tmp_path / "log").read_text().endswith("\n"), "it has written")
     assert json.loads((tmp_path / "log").read_text()) == ["TABLEGATE_CACHE", "TABLEGATE_OWN"]
+
+
+WAIT = """
+import sys, time
+from contextlib import ExitStack
+from pathlib import Path
+from tablegate.examples.demo.launch import lock_directory
+with ExitStack() as stack:
+    lock_directory(stack, Path(sys.argv[1]))
+    try:
+        print("waits", flush=True)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("stopped", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_demo_in_the_background_of_a_script_ends(tmp_path: Path, number: signal.Signals) -> None:
+    ignored = f"import os, signal; signal.signal({number:d}, signal.SIG_IGN); os.execv(*{_command(tmp_path)!r})"
+    with subprocess.Popen([sys.executable, "-c", ignored], stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        assert demo.stdout.readline() == "waits\n"
+        demo.send_signal(number)
+        assert demo.stdout.readline() == "stopped\n"
+
+
+def _command(data: Path) -> tuple[str, list[str]]:
+    return sys.executable, [sys.executable, "-c", WAIT, str(data)]

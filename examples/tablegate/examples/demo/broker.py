@@ -1,6 +1,5 @@
 """`tablegate broker`: a Kafka of one's own on this machine, with the topics that a project reads."""
 
-import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -8,7 +7,7 @@ from pathlib import Path
 
 from tablegate.examples.demo.console import print_line, progress_bars
 from tablegate.examples.demo.kafka import Broker
-from tablegate.examples.demo.launch import DemoError, Steps, start_kafka
+from tablegate.examples.demo.launch import DemoError, Steps, end_by_signals, start_kafka
 from tablegate.examples.samples import create_topic
 from tablegate.jobs.jars import SetupError
 
@@ -20,7 +19,7 @@ def run_broker(data: Path, *, port: int, topics: Sequence[tuple[str, int]]) -> N
 
     Raise `DemoError`.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_by_signals()
     broker = Broker(data, port)
     try:
         with ExitStack() as stack:

@@ -31,9 +31,15 @@ class DemoError(Exception):
     """What stopped the demo, in one sentence."""
 
 
+def end_by_signals() -> None:
+    """Let SIGTERM be Ctrl-C, and Ctrl-C count: what a script has in the background would ignore it, and outlive it."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
+
+
 def lock_directory(stack: ExitStack, data: Path) -> None:
     """Make the demo's directory and hold it; raise `DemoError` where a demo runs in it. SIGTERM is Ctrl-C from now."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_by_signals()
     (data / "logs").mkdir(parents=True, exist_ok=True)
     lock = stack.enter_context((data / "lock").open("w"))
     try:

@@ -101,7 +101,8 @@ def jars(kind: Kind, progress: Progress | None = None, *, lock_file: Path = LOCK
                     _replace_text(verified, _stamp(files))
     except OSError as error:
         raise SetupError(
-            f'jars cannot be kept in "{directory}" ({error.strerror}): set TABLEGATE_CACHE to a directory with room'
+            f'jars cannot be kept in "{directory}" ({error.strerror}): '
+            "set TABLEGATE_CACHE to a directory that you may write to, with room"
         ) from None
     report(len(files), len(files))
     return files
