@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -337,3 +338,13 @@ except SystemExit:
     crashed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert crashed.returncode == -signal.SIGSEGV
     assert "Fatal Python error: Segmentation fault" in crashed.stderr
+
+
+def test_a_home_that_cannot_be_written_to_gets_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    asked = {"HOME": str(tmp_path / "file" / "home"), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    command = [sys.executable, "-m", "tablegate.gateway.cli", "--install-completion", "bash"]
+    done = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f'error: "{tmp_path}/file/' in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -4,10 +4,12 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tablegate.examples.demo.launch import DemoError, lock_directory
 from tablegate.examples.demo.processes import ChildProcess
 from tests.kit.gateway_processes.gateway import soon
 
@@ -50,3 +52,9 @@ def test_a_demo_in_the_background_of_a_script_ends(tmp_path: Path, number: signa
 
 def _command(data: Path) -> tuple[str, list[str]]:
     return sys.executable, [sys.executable, "-c", WAIT, str(data)]
+
+
+def test_a_demo_in_a_place_that_it_may_not_write_to_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with ExitStack() as stack, pytest.raises(DemoError, match=r'file/demo" cannot be used: Not a directory; .* --data'):
+        lock_directory(stack, tmp_path / "file" / "demo")

@@ -38,10 +38,16 @@ def end_by_signals() -> None:
 
 
 def lock_directory(stack: ExitStack, data: Path) -> None:
-    """Make the demo's directory and hold it; raise `DemoError` where a demo runs in it. SIGTERM is Ctrl-C from now."""
+    """Make the demo's directory and hold it; raise `DemoError` where that cannot be, or where a demo runs in it.
+
+    SIGTERM is Ctrl-C from now.
+    """
     end_by_signals()
-    (data / "logs").mkdir(parents=True, exist_ok=True)
-    lock = stack.enter_context((data / "lock").open("w"))
+    try:
+        (data / "logs").mkdir(parents=True, exist_ok=True)
+        lock = stack.enter_context((data / "lock").open("w"))
+    except OSError as error:
+        raise DemoError(f'"{data}" cannot be used: {error.strerror}; choose another directory with --data') from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -299,6 +299,9 @@ def _topic(text: str) -> tuple[str, int]:
     return matched[1], int(matched[2] or 1)
 
 
+_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+
+
 def main() -> None:
     """Run the command that the command line names."""
     faulthandler.enable()  # a crash in a library's C code then says on stderr what ran
@@ -314,6 +317,9 @@ def main() -> None:
         sys.stderr.close()
         raise SystemExit(0) from None
     except OSError as error:
+        if error.errno in _NOT_OURS and error.filename:  # as where the shell's completion goes, without a home
+            complain(f'"{error.filename}" cannot be used: {error.strerror}; choose another, or ask for the right to it')
+            raise SystemExit(1) from None
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         where = f' of "{error.filename}"' if error.filename else ""
