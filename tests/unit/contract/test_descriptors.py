@@ -89,6 +89,11 @@ def test_a_syntax_error_is_told_with_its_line(tmp_path):
             'import "nowhere/at_all.proto";',
             r"nowhere/at_all\.proto: File not found.*buf build",
         ),
+        (
+            'import "google/api/field_behavior.proto";',
+            'import "tablegate/v1/annotations.proto";',
+            r'annotations\.proto: File not found.*import "tablegate/v1/options\.proto" for annotations',
+        ),
         ("Visit visit = 1;", "Visitor visit = 1;", r'"Visitor" is not defined'),
         ('syntax = "proto3";', "words", r"visits\.proto:\d+:1: Expected top-level statement"),
     ],

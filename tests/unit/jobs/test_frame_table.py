@@ -13,12 +13,14 @@ from pyspark.sql.functions import udf
 from pyspark.sql.types import LongType
 
 from tablegate.jobs import DeclarationError, FrameTable, Json, Mode, Source, Table
+from tablegate.jobs.dataflow.frame_batches import conversion
 from tablegate.jobs.dataflow.processors import pickled_by_value
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.function_code import function_code
 from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.planning.logic import check_repeatable, logic_changes, logic_of
 from tablegate.jobs.publishing import publish, publish_batch
+from tests.kit.table.things import thing_routes
 
 ORDERS = Source("orders", Json("id BIGINT"))
 
@@ -276,3 +278,12 @@ def test_the_code_of_a_function_is_a_tables_logic() -> None:
     assert logic_changes(before, logic_of(with_functions())) == ""
     changed = logic_of(with_functions(functions={"doubled": of_udf(factor=3)}))
     assert logic_changes(before, changed).startswith('the code of function "doubled" is ')
+
+
+def test_an_enum_is_made_of_its_names_by_a_map() -> None:
+    [route], _ = thing_routes(GetThing='get: "/v1/things"')
+    fields = route.method.input_type.fields_by_name
+    written = "map('COLOR_UNSPECIFIED', 0L, 'COLOR_DARK_RED', 1L)[shade]"
+    assert conversion(fields["color"], "shade", "string", "bigint") == written
+    assert conversion(fields["color"], "shade", "double", "bigint") == "CAST(shade AS BIGINT)"
+    assert conversion(fields["big"], "shade", "string", "bigint") == "CAST(shade AS BIGINT)"

@@ -85,6 +85,8 @@ def _first_error(stderr: str, path: Path, what: str) -> str:
     hint = f"correct the {what}"
     if first.endswith("File not found"):
         hint = f"put it below a directory that the {what} is in too, or give a descriptor set (`buf build -o`)"
+        if first.startswith("tablegate/v1/"):
+            hint = 'import "tablegate/v1/options.proto" for annotations, "tablegate/v1/query.proto" for messages'
     return f"{what} does not compile: {first}{more}; {hint}"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sql
@@ -85,8 +86,19 @@ def frame_of(table: FrameTable) -> str:
     return f'{table.declared_at}: table "{table.name}"'
 
 
-def check_columns(frame: DataFrame, table: FrameTable, value_schema: Mapping[str, Any]) -> None:
-    """Raise `JobError` with everything that is wrong with the columns, and the cast to write for each."""
+def conversion(field: FieldDescriptor, column: str, kind: str, wanted: str) -> str:
+    """Return the SQL that makes of a column of Spark's type `kind` what the contract wants of a field.
+
+    An enum is the number of its value, which no cast makes of its name.
+    """
+    if field.enum_type is None or kind != "string" or field.is_repeated:
+        return f"CAST({column} AS {wanted.upper()})"
+    numbers = [f"'{value.name}', {value.number}L" for value in field.enum_type.values]
+    return f"map({', '.join(numbers)})[{column}]"
+
+
+def check_columns(frame: DataFrame, table: FrameTable, row: Descriptor, value_schema: Mapping[str, Any]) -> None:
+    """Raise `JobError` with everything that is wrong with the columns of a `row`, and what to write for each."""
     found = {field.name.lower(): (field.name, field.dataType) for field in frame.schema.fields}
     counts = Counter(name.lower() for name in frame.columns)
     problems = []
@@ -101,9 +113,9 @@ def check_columns(frame: DataFrame, table: FrameTable, value_schema: Mapping[str
         actual_name, actual = found[name.lower()]
         wanted = wanted_type(name, actual, value_schema)
         if wanted is not None:
-            cast = f"CAST({actual_name} AS {wanted.upper()})"
             kind = actual.simpleString()
-            problems.append(f'column "{name}" is {kind}, the contract wants {wanted}: write {cast}')
+            write = conversion(row.fields_by_name[name], actual_name, kind, wanted)
+            problems.append(f'column "{name}" is {kind}, the contract wants {wanted}: write {write}')
     if problems:
         raise JobError(f"{frame_of(table)}: the DataFrame has not the columns of the row: {'; '.join(problems)}")
     for what, expression in (("deletes", table.deletes), ("order", table.order)):

@@ -52,7 +52,7 @@ def rows_of_function(spark: SparkSession, plan: Plan, reader: Reader) -> DataFra
             f"{frame_of(table)}: rows= returns a DataFrame that is no stream; make it of a source, or publish it with "
             "tablegate.jobs.publishing.publish_batch"
         )
-    check_columns(frame, table, plan.value_schema)
+    check_columns(frame, table, plan.contract.row, plan.value_schema)
     return frame
 
 

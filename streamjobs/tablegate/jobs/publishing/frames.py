@@ -135,9 +135,9 @@ def publish(
     bootstrap, registry = reach_kafka(bootstrap, kafka), reach_registry(schema_registry, kafka)
     contract = find_contract(table)
     value_schema = row_schema(contract)
-    check_columns(frame, table, value_schema)
+    check_columns(frame, table, contract.row, value_schema)
     if history is not None:
-        check_columns(history, table, value_schema)
+        check_columns(history, table, contract.row, value_schema)
     group = _join(bootstrap, table)
     try:
         stored = Checkpoint(spark, checkpoint)
@@ -208,7 +208,7 @@ def publish_batch(
     bootstrap, registry = reach_kafka(bootstrap, kafka), reach_registry(schema_registry, kafka)
     contract = find_contract(table)
     value_schema = row_schema(contract)
-    check_columns(frame, table, value_schema)
+    check_columns(frame, table, contract.row, value_schema)
     with _joined(bootstrap, table) as group:
         old = read_manifest(bootstrap, table.name)
         is_new = replace or old is None or table.generation > old.generation
