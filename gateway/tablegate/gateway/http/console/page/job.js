@@ -89,8 +89,9 @@ function Sources({ job }) {
   const { table, reached = [] } = job;
   if (!reached.length)
     return html`<h2 class="next">Sources</h2>
-      <${Empty} title="No marker with sources yet">
-        The job has written none that this gateway has read: a batch job of its own has no sources in Kafka.
+      <${Empty} title="No marker names sources">
+        None that this gateway has read does. Of a DataFrame that an application publishes none will: nobody knows what
+        it is made of.
       <//>`;
   return html`<h2 class="next">Sources</h2>
     <${List} label="Sources" heads=${[["Topic"], ["Read per second"], ["Read up to, by partition"]]}>
