@@ -221,9 +221,10 @@ THINGS, _ = thing_routes(GetThing='get: "/v1/things"')
         ('{"raw_data": "***"}', "raw_data", "bytes"),
         ('{"narrow": "1e39"}', "narrow", "a float"),
         ('{"wide": "1e400"}', "wide", "a double"),
+        ('{"color": "RED"}', "color", "a Color; send one of COLOR_UNSPECIFIED, COLOR_DARK_RED"),
     ],
 )
-def test_a_text_that_protobuf_takes_for_another_value_is_refused(text: str, field: str, wanted: str) -> None:
+def test_a_text_that_is_no_value_of_its_field_is_refused(text: str, field: str, wanted: str) -> None:
     with pytest.raises(InvalidField, match=f'field "{field}": is not {wanted}'):
         CODEC.from_json(GetMessageClass(THINGS[0].method.input_type), text.encode())
 

@@ -13,7 +13,6 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from google.protobuf.message import Message
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from tablegate.gateway.cli import request_texts
 from tablegate.gateway.cli.connecting import (
     HTTPS,
     NO_TRUST,
@@ -145,6 +144,8 @@ class Gateway:
     def _batch_get(
         self, catalogue: Catalogue, table: str, arguments: Sequence[str], mask: Sequence[str]
     ) -> Iterator[Message]:
+        from tablegate.gateway.cli import request_texts
+
         query = _query(catalogue, table, BatchGetQuery, "BatchGet")
         columns = _fields(arguments)
         if len({len(values) for values in columns.values()}) > 1:
@@ -352,5 +353,7 @@ def _set_mask(query: Query, request: Any, paths: Sequence[str]) -> None:
 
 
 def _message(message: Message, fields: Mapping[str, Sequence[str]]) -> Message:
+    from tablegate.gateway.cli import request_texts
+
     request_texts.fill(message, fields)
     return message

@@ -13,7 +13,6 @@ from google.protobuf.message import Message
 from tablegate.gateway.cli.connecting import AskError
 from tablegate.gateway.contract.http_rules import is_message
 from tablegate.gateway.http.field_texts import FieldSetter
-from tablegate.gateway.http.json_codec import JsonCodec
 from tablegate.gateway.query.errors import InvalidField
 
 
@@ -50,6 +49,8 @@ def set_text(message: Message, field: FieldDescriptor, text: str) -> None:
 
 
 def _set_json(message: Message, field: FieldDescriptor, text: str) -> None:
+    from tablegate.gateway.http.json_codec import JsonCodec
+
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):

@@ -69,6 +69,11 @@ def is_text_of(field: FieldDescriptor, text: str) -> bool:
     return True
 
 
+def wanted_of(field: FieldDescriptor) -> str:
+    """Return what a text of a scalar field has to be, and what to send: it follows "is not"."""
+    return _scalar(field)[1]
+
+
 def _check_oneof(message: Any, oneof: str | None, field: str, name: str) -> None:
     if oneof is not None and message.WhichOneof(oneof) not in (None, field):
         raise InvalidField(name, f'excludes another field of oneof "{oneof}" that is given; leave one out')

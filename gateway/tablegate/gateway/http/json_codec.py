@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from tablegate.gateway.contract.columns import is_map, messages_in
 from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX
-from tablegate.gateway.http.field_texts import is_text_of
+from tablegate.gateway.http.field_texts import is_text_of, wanted_of
 from tablegate.gateway.http.json_encoder import JsonEncoder
 from tablegate.gateway.query.errors import InvalidField, RequestTooLarge, TooManyKeys
 
@@ -448,7 +448,7 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 def _wanted(field: FieldDescriptor) -> str:
     if field.enum_type is not None:
-        return f"is no value of {field.enum_type.full_name}; send its name or number"
+        return f"is not {wanted_of(field)}"
     if field.type == FieldDescriptor.TYPE_BYTES:
         return "is not bytes; send them as text in base64"
     return _WANTED_OF_SCALAR[field.cpp_type]
