@@ -110,15 +110,13 @@ class StillLoop(asyncio.BaseEventLoop):
                 return
             for _ in range(len(soon)):
                 handle = soon.popleft()
-                if not handle.is_cancelled:
-                    self._run(handle)
+                if handle.is_cancelled:
+                    continue
+                try:
+                    handle.context.run(handle.callback, *handle.arguments)
+                except Exception as error:  # noqa: BLE001 - as each event loop does
+                    self.call_exception_handler({"message": f"error in {handle.callback}", "exception": error})
         raise AssertionError("something runs on and on, though no time passes")
-
-    def _run(self, handle: _Handle) -> None:
-        try:
-            handle.context.run(handle.callback, *handle.arguments)
-        except Exception as error:  # noqa: BLE001 - as each event loop does
-            self.call_exception_handler({"message": f"error in {handle.callback}", "exception": error})
 
     def run_until_complete(self, future: Any) -> Any:
         """Return the result of what ends before time passes."""

@@ -1,6 +1,7 @@
 """One seed, from nothing to the end; `python -m tests.kit.world.simulate SEED` tells it as a story."""
 
 import argparse
+import gc
 import logging
 import random
 import sys
@@ -35,6 +36,8 @@ def simulate(seed: int, faults: Sequence[Fault] = ENABLED, *, story: Story | Non
             return _simulate(seed, faults, story, Path(directory))
     finally:
         logging.disable(level)
+        if gc.isenabled():
+            gc.collect(0)  # the world that is over, whole: later it would be looked through more than once
 
 
 def _simulate(seed: int, faults: Sequence[Fault], story: Story, directory: Path | None) -> Counter[str]:

@@ -106,6 +106,8 @@ class SnapshotWriter:
         self._part_bytes = part_bytes
         self._measures = Measures() if measures is None else measures
         self._draw = draw
+        # What a table that is read for clients tells and measures, nobody asks here.
+        self._notifier, self._unread_measures = Notifier(), Measures()
         self._directory = Directory()
         self._listed: dict[str, dict[Partition, Newest]] = {}  # by folder, as listed last
         self._failed_ms: dict[tuple[str, Partition], int] = {}  # those alone that were not written since
@@ -176,7 +178,9 @@ class SnapshotWriter:
         with store.snapshot() as snapshot:
             self._directory.update(snapshot.status())
             for name, table in self._catalogue.tables.items():
-                access = TableAccess(table, store, self._signer, Notifier(), self._now_ms)
+                access = TableAccess(
+                    table, store, self._signer, self._notifier, self._now_ms, measures=self._unread_measures
+                )
                 try:
                     served = access.served(snapshot)
                 except PartitionUnavailable:
