@@ -51,7 +51,7 @@ lint: $(READY) proto-check ## format, lint, types, import layers, generated code
 
 test: $(READY) ## what each change must pass, with real Kafka, Spark and gateways
 	@$(BIN)/pytest -q -n 4 --dist worksteal -m "not jvm and not long" tests
-	@$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "jvm and not long" tests
+	@$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "jvm and not long" tests/integration tests/docs
 
 test-long: $(READY) ## the full counts, and further cases: tables, faults, settings (three to four hours)
 	@$(BIN)/pytest -q -m long tests

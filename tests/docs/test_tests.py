@@ -55,6 +55,13 @@ def test_names_of_tests_are_short() -> None:
     assert sum(len(source.tests) for source in _sources().values()) > 1_000
 
 
+def test_tests_that_start_java_are_where_they_are_looked_for() -> None:
+    """`make test` collects these directories alone for its part with Java."""
+    mark = "mark." + "jvm"
+    found = {path.relative_to(TESTS).parts[0] for path in TESTS.rglob("*.py") if mark in path.read_text("utf-8")}
+    assert found == {"integration", "docs"}
+
+
 def test_limits_come_through_constructors() -> None:
     found = [f"{path}:{line}: {name}" for path, source in _sources().items() for line, name in source.patched]
     assert not found, "give it to a constructor (docs/decisions/0057): " + "; ".join(found)
