@@ -43,6 +43,7 @@ SHELVES = 120
 SHELF_CELLS = 25
 IMPATIENT = (*NO_RETRIES, *EACH_IN_TURN)
 HOUR_S = 3_600  # by which clocks of gateways may differ
+PAUSE_MIN_S = 0.04  # by day: 150 reads a second, as faults last for seconds; 500 cost as much as all gateways
 DISK_MIB = 320  # a gateway writes while 256 MiB are free
 EMPTY = "all partitions are with other gateways: this one may be stopped"
 
@@ -58,6 +59,11 @@ class Site(NamedTuple):
     broker: Broker
     cells: Cells
     cluster: Cluster
+    pause_min_s: float = PAUSE_MIN_S
+
+    def load(self, names: Sequence[str] | None = None) -> Load:
+        """Return clients of all kinds, who are to be started."""
+        return Load(self.cells, self.cluster, names=names, pause_min_s=self.pause_min_s)
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +85,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture
-def site(running: Site) -> Site:
+def site(request: pytest.FixtureRequest, running: Site) -> Site:
     """The gateways, all of them up and with all that they are to have, whatever the test before did."""
     for name in ("g1", "g2", "g3"):
         if not running.cluster[name].is_up:
             running.cluster[name].start()
     running.cluster.wait_whole()
-    return running
+    return running._replace(pause_min_s=0.0) if request.node.get_closest_marker("long") else running
 
 
 class Outage(NamedTuple):
@@ -109,7 +115,7 @@ def test_a_killed_gateway_is_not_missed(site: Site, kills: int) -> None:
     Who asks another gateway sees nothing of it, though it tries nothing again.
     """
     cluster, outages, readable_s = site.cluster, [], []
-    with Load(site.cells, cluster) as load:
+    with site.load() as load:
         for number in range(kills):
             name = cluster.names_up[number % 3]
             load.wait_for_owner(name)
@@ -140,7 +146,7 @@ def test_a_killed_gateway_is_not_missed(site: Site, kills: int) -> None:
 @pytest.mark.parametrize("restarts", [pytest.param(2, id="short"), long(20)])
 def test_a_rolling_restart_fails_no_call(site: Site, restarts: int) -> None:
     cluster = site.cluster
-    with Load(site.cells, cluster) as load:
+    with site.load() as load:
         for number in range(restarts):
             name = cluster.names_up[number % 3]
             load.wait_for_owner(name)
@@ -162,7 +168,7 @@ def test_a_frozen_gateway_tells_no_lies(site: Site, frozen_s: float, only_replic
     cluster, name = site.cluster, "g3"
     member = cluster[name]
     with (
-        Load(site.cells, cluster, names=["g1", "g2"]) as load,
+        site.load(["g1", "g2"]) as load,
         Gets(load.history, site.cells, cluster.target(names=[name]), pause_s=0.01) as own,
         ShelfWalks(load.history, site.cells, cluster.target(names=[name]), pause_s=0.01) as walks,
         Gets(
@@ -193,7 +199,7 @@ def test_a_frozen_gateway_tells_no_lies(site: Site, frozen_s: float, only_replic
 @pytest.mark.parametrize("wipes", [pytest.param(1, id="short"), long(9)])
 def test_a_gateway_that_lost_its_store_answers_by_others(site: Site, wipes: int) -> None:
     cluster = site.cluster
-    with Load(site.cells, cluster) as load:
+    with site.load() as load:
         for number in range(wipes):
             name = cluster.names_up[number % 3]
             load.wait_for_owner(name)
@@ -223,7 +229,7 @@ def test_a_gateway_that_nobody_can_reach_is_no_harm(site: Site, is_silent: bool)
         host, port = listener.getsockname()
         name = f"away-{is_silent}"
         member = cluster.add(name, advertise=f"{host}:{port}")
-        load = stack.enter_context(Load(site.cells, cluster, names=["g1", "g2", "g3"]))
+        load = stack.enter_context(site.load(["g1", "g2", "g3"]))
         stack.callback(member.stop)
         member.start()
         cluster.wait_whole()
@@ -240,7 +246,7 @@ def test_a_gateway_that_nobody_can_reach_is_no_harm(site: Site, is_silent: bool)
 @pytest.mark.parametrize("times", [pytest.param(1, id="short"), long(5)])
 def test_gateways_come_and_go(site: Site, times: int) -> None:
     cluster, member = site.cluster, site.cluster["g4"]
-    with Load(site.cells, cluster, names=["g1", "g2", "g3"]) as load:
+    with site.load(["g1", "g2", "g3"]) as load:
         for number in range(times):
             member.start()
             with (
@@ -271,8 +277,10 @@ def test_a_rebuild_fails_no_call(site: Site, rebuilds: int) -> None:
     cluster, cells = site.cluster, site.cells
     more = PARTITIONS + PARTITIONS // 2
     with (
-        Load(cells, cluster) as load,
-        Gets(load.history, cells, cluster.target(), pause_s=0.002, options=IMPATIENT) as gets,
+        site.load() as load,
+        Gets(
+            load.history, cells, cluster.target(), pause_s=max(0.002, site.pause_min_s / 4), options=IMPATIENT
+        ) as gets,
         TableWalks(load.history, cells, cluster.target(), pause_s=0.02, options=IMPATIENT) as walks,
     ):
         for number in range(rebuilds):
@@ -305,7 +313,7 @@ def test_a_rebuild_fails_no_call(site: Site, rebuilds: int) -> None:
 def test_a_restart_of_the_broker_loses_nothing(site: Site, restarts: int) -> None:
     """While it is away, a gateway may be asked for what only another had: that is the one thing it may refuse."""
     cluster = site.cluster
-    with Load(site.cells, cluster) as load:
+    with site.load() as load:
         for number in range(restarts):
             load.wait_for_reads()
             with load.history.fault(f"restart {number} of the broker") as saw:
@@ -331,7 +339,7 @@ def test_a_gateway_whose_clock_is_wrong_tells_no_lies(site: Site, tmp_path: Path
     """
     cluster, member = site.cluster, site.cluster["g3"]
     own_target = cluster.target(names=["g3"])
-    with Load(site.cells, cluster, names=["g1", "g2"]) as load:
+    with site.load(["g1", "g2"]) as load:
         with ExitStack() as stack:
             stack.callback(restarted, member)
             for number, skew_s in enumerate(skews_s):
@@ -376,7 +384,7 @@ def test_a_gateway_whose_disk_is_full_serves_what_it_has(site: Site) -> None:
             disk = stack.enter_context(small_disk(member.data, DISK_MIB))
         except NoSmallDisk as error:
             pytest.skip(f"no file system may be mounted here: {error}")
-        load = stack.enter_context(Load(site.cells, cluster, names=["g1", "g2", "g3"]))
+        load = stack.enter_context(site.load(["g1", "g2", "g3"]))
         stack.callback(member.stop)
         member.start()
         cluster.wait_whole()

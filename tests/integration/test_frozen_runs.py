@@ -120,6 +120,7 @@ def test_a_frozen_batch_adds_no_row_behind_another(
     assert scores.all() == {1: (0.5, "m"), 2: (0.7, "m"), 3: (0.3, "m")}
 
 
+@pytest.mark.long  # its run begins as that of a batch, and ends as that of a job: both are held by day
 @pytest.mark.parametrize("check", CHECKS)
 def test_a_frozen_stream_takes_no_row_from_another(
     spark: SparkSession,

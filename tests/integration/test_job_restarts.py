@@ -227,8 +227,15 @@ def test_checkpoint_that_another_job_has_written_to(
     assert written(broker.bootstrap, job)[-1] == Written("ann", 8, 8, 0.0, run=0)
 
 
-@pytest.mark.parametrize("more", ["mode=Mode.MICROBATCH", "mode=Mode.MICROBATCH, atomic=True"])
-@pytest.mark.parametrize("lost", ["", "g1/table"])
+@pytest.mark.parametrize(
+    ("more", "lost"),
+    [
+        ("mode=Mode.MICROBATCH", ""),
+        ("mode=Mode.MICROBATCH, atomic=True", "g1/table"),
+        pytest.param("mode=Mode.MICROBATCH", "g1/table", marks=pytest.mark.long),
+        pytest.param("mode=Mode.MICROBATCH, atomic=True", "", marks=pytest.mark.long),
+    ],
+)
 def test_lost_checkpoint_is_refused(
     spark: SparkSession, broker: Broker, tmp_path: Path, options: Options, more: str, lost: str
 ) -> None:

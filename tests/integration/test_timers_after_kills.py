@@ -134,7 +134,17 @@ def test_a_timer_that_was_due_in_the_meantime_runs_once(timed: Timed) -> None:
     assert timed.of("ann") == [*before, count]
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])])
+# By day the table, whose batches a kill cuts off; a timer of an output that a kill has stopped is the test above.
+@pytest.mark.parametrize(
+    ("timed", "kills"),
+    [
+        ("table", 3),
+        pytest.param("output", 3, marks=pytest.mark.long),
+        pytest.param("table", 20, marks=[pytest.mark.long, pytest.mark.timeout(3_600)]),
+        pytest.param("output", 20, marks=[pytest.mark.long, pytest.mark.timeout(3_600)]),
+    ],
+    indirect=["timed"],
+)
 def test_kills_among_timers_repeat_none_and_lose_none(timed: Timed, kills: int) -> None:
     chosen = random.Random(17)
     count = dict.fromkeys(("ann", "bob", "cid"), 0)

@@ -42,14 +42,24 @@ ALL_S = 60.0
 class Load:
     """A writer, readers of all kinds, and two subscribers, while the block runs. They prefer different gateways.
 
-    With `names` they know those gateways alone. What they saw is checked when the block ends.
+    With `names` they know those gateways alone. What they saw is checked when the block ends. Readers pause for at
+    least `pause_min_s`.
     """
 
-    def __init__(self, cells: Cells, cluster: Cluster, *, names: Sequence[str] | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        cells: Cells,
+        cluster: Cluster,
+        *,
+        names: Sequence[str] | None = None,
+        seed: int = 0,
+        pause_min_s: float = 0.0,
+    ) -> None:
         self.cells = cells
         self.readers: list[Reader] = []
         self.copies: list[CellsCopy] = []
         self.writing = CellsWriter(cells, changes_per_s=CHANGES_PER_S, seed=seed)
+        self._pause_min_s = pause_min_s
         self._cluster = cluster
         self._names = names
         self._seed = seed
@@ -61,7 +71,8 @@ class Load:
             cells, target = self.cells, partial(self._cluster.target, names=self._names)
             history = self.history = starting.enter_context(recorded(cells.write_log))
             for place, (kind, pause_s) in enumerate(READERS):
-                reader = kind(history, cells, target(place), pause_s=pause_s, seed=self._seed + place)
+                seed = self._seed + place
+                reader = kind(history, cells, target(place), pause_s=max(pause_s, self._pause_min_s), seed=seed)
                 self.readers.append(starting.enter_context(reader))
             for place, shelf in enumerate((None, COPIED_SHELF)):
                 copy = CellsCopy(history, cells, target(place), shelf=shelf)
