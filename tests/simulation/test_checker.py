@@ -1,6 +1,7 @@
 """The checker of worlds: it accepts what is true, and names the guarantee that each kind of lie breaks."""
 
 import ast
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,6 +79,70 @@ def test_a_lie_breaks_its_guarantee(guarantee: Guarantee, lie: Callable[[Checker
     with pytest.raises(GuaranteeBroken) as broken:
         lie(Checker(_log()))
     assert broken.value.guarantee is guarantee
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda copy: None, "has key 1 as 1 at 0@3"),
+        (lambda copy: copy.upsert(1, 2, "a stream"), "has key 1 as 2 at 0@3"),
+        (lambda copy: copy.delete(2, "a stream"), "has key 2 as None at 0@3|has key 1 as 1 at 0@3"),
+        (lambda copy: [copy.upsert(1, 3, "a stream"), copy.upsert(3, 5, "a stream")], "has key 3 as 5 at 0@3"),
+        (lambda copy: [copy.upsert(1, 3, "a stream"), copy.upsert(9, 1, "a stream")], "has key 9"),
+    ],
+)
+def test_a_copy_that_was_whole_has_to_stay_so(change: Callable[[CheckedCopy], object], why: str) -> None:
+    copy = _copy(Checker(_log()), {1: 1, 2: 2})
+    copy.current(_at(2), "a stream")
+    change(copy)
+    with pytest.raises(GuaranteeBroken, match=why) as broken:
+        copy.current(_at(3), "a stream")
+    assert broken.value.guarantee is Guarantee.WHOLE
+
+
+def test_each_key_of_a_copy_is_held_to_the_log_after_a_reset() -> None:
+    copy = _copy(Checker(_log()), {1: 1, 2: 2})
+    copy.current(_at(2), "a stream")
+    copy.reset()
+    copy.upsert(2, 2, "a stream")
+    with pytest.raises(GuaranteeBroken, match="has key 1 as None at 0@2"):
+        copy.current(_at(2), "a stream")
+
+
+def test_copies_are_found_wrong_as_those_that_are_new() -> None:
+    """Whoever looks at each key of a new copy finds no more than who looks at what may have changed."""
+    for seed in range(300):
+        chance, log = random.Random(seed), TrueLog()
+        for number in range(60):
+            key = chance.randrange(8)
+            count = None if chance.random() < 0.2 else number
+            record = Appended(log.end(1, key % 2), key, (1, number), count, number, number)
+            log.append(1, key % 2, record)
+        checker = Checker(log)
+        copy, at = CheckedCopy(checker), [0, 0]
+        for _ in range(12):
+            for partition in (0, 1):
+                at[partition] = min(at[partition] + chance.randrange(4), log.end(1, partition))
+                fold = log.fold(1, partition, at[partition])
+                for key in range(partition, 8, 2):
+                    if copy.rows.get(key) != fold.get(key) and chance.random() < 0.98:
+                        if key in fold:
+                            copy.upsert(key, fold[key], "a stream")
+                        else:
+                            copy.delete(key, "a stream")
+            stated = Stated(1, dict(enumerate(at)), None)
+            found = [_broken_by(each, stated) for each in (copy, CheckedCopy(checker, rows=copy.rows))]
+            assert found[0] == found[1], f"seed {seed}"
+            if found[0]:
+                break
+
+
+def _broken_by(copy: CheckedCopy, stated: Stated) -> bool:
+    try:
+        copy.current(stated, "a stream")
+    except GuaranteeBroken:
+        return True
+    return False
 
 
 def test_what_lost_its_tail_may_be_told_until_gateways_know() -> None:
