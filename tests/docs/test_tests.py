@@ -57,8 +57,8 @@ def test_names_of_tests_are_short() -> None:
 
 def test_tests_that_start_java_are_where_they_are_looked_for() -> None:
     """`make test` collects these directories alone for its part with Java."""
-    mark = "mark." + "jvm"
-    found = {path.relative_to(TESTS).parts[0] for path in TESTS.rglob("*.py") if mark in path.read_text("utf-8")}
+    java = "pytest.mark." + "jvm"
+    found = {path.relative_to(TESTS).parts[0] for path in TESTS.rglob("*.py") if java in path.read_text("utf-8")}
     assert found == {"integration", "docs"}
 
 

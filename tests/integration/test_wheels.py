@@ -2,12 +2,13 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from tablegate.examples import CONTRACTS
-from tests.kit.programs.wheels import PROJECTS, Environment, build_wheels, files_of, wheel_of
+from tests.kit.programs.wheels import PROJECTS, ROOT, Environment, build_wheels, files_of, wheel_of
 
 RATINGS = CONTRACTS / "examples/ratings/v1/ratings.proto"
 GATEWAY_BYTES_MAX = 90_000_000
@@ -58,7 +59,14 @@ def test_each_file_has_one_owner(wheels: Path) -> None:
     assert Counter(file for owned in files.values() for file in owned).most_common(1)[0][1] == 1
     for name, packages in PACKAGES.items():
         assert {f"{package}/py.typed" for package in packages} <= files[name]
+        assert _in_checkout(name, packages) - files[name] == set(), f"{name} lacks files of the checkout"
     assert {"tablegate/v1/options.proto", "tablegate/v1/options_pb2.py"} <= files["tablegate-proto"]
+
+
+def _in_checkout(name: str, packages: Iterable[str]) -> set[str]:
+    root = ROOT / ("examples" if name == "tablegate" else PROJECTS[name])
+    found = (path for package in packages for path in (root / package).rglob("*") if path.is_file())
+    return {path.relative_to(root).as_posix() for path in found if "__pycache__" not in path.parts}
 
 
 def test_a_gateway_is_small_and_brings_no_spark(gateway_only: Environment) -> None:
