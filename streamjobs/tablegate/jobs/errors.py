@@ -14,6 +14,10 @@ class JobError(Exception):
     """A job cannot start or continue. The message is one sentence: where, what, and what to do."""
 
 
+class BrokersAway(JobError):
+    """No Kafka broker has answered in time: what was asked is not known."""
+
+
 class SourceLoss(JobError):
     """A source has lost records, as a query has found. Its offsets may tell which."""
 

@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError
 
 from tablegate.gateway.contract.kafka_refusals import Right
 from tablegate.gateway.contract.kafka_settings import own_group, settings_of
-from tablegate.jobs.errors import JobError
+from tablegate.jobs.errors import BrokersAway, JobError
 from tablegate.jobs.kafka.topics import QUIET_CLIENT, GroupMember, KafkaAdmin, manifests_topic, why_not
 from tablegate.jobs.log import log
 from tablegate.v1 import changelog_pb2
@@ -203,6 +203,8 @@ class JobGroup:
             return None
         try:
             return self._admin.members(self._group)
+        except BrokersAway:  # one that comes back knows its topics before it answers about groups
+            return None
         except JobError:
             if self._is_answered():
                 raise

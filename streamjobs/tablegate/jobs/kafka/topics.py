@@ -30,7 +30,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs do
 from tablegate.gateway.contract.kafka_refusals import Right, refused_connection, refused_right
 from tablegate.gateway.contract.kafka_settings import own_group, own_topic, settings_of, source_cluster
 from tablegate.gateway.contract.types import COMPACTION_LAG_MS
-from tablegate.jobs.errors import JobError
+from tablegate.jobs.errors import BrokersAway, JobError
 
 Answer = TypeVar("Answer")
 
@@ -555,7 +555,7 @@ def broker_away(bootstrap: str) -> JobError:
     for client in (_client(bootstrap), _group_client(bootstrap)):
         for why in [*client.current.refused]:
             return JobError(why)
-    return JobError(
+    return BrokersAway(
         f"no Kafka broker answers at {bootstrap} within {BROKER_TIMEOUT_S:g} s; "
         "start it, or correct --bootstrap or --kafka"
     )
