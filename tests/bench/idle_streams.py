@@ -192,8 +192,8 @@ def _storm(port: int, server: int, connections: Sequence[_Connection]) -> str:
     refused, used_us = sum(each.ended for each in again), 1e6 * (cpu_s([server]) - before_s) / count
     centiles = statistics.quantiles(took_s, n=100)
     return (
-        f"cut and asked for again: {len(took_s):,} of {count:,} go on, p50 {centiles[49]:.2f} s, p99"
-        f" {centiles[98]:.2f} s;"
+        f"cut and asked for again: {len(took_s):,} of {count:,} go on,"
+        f" p50 {centiles[49]:.2f} s, p99 {centiles[98]:.2f} s;"
         f" {refused:,} are refused, {twice:,} have a row twice; {used_us:.0f} µs of CPU each"
     )
 

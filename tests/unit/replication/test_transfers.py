@@ -60,10 +60,8 @@ def test_a_newcomer_gets_the_rows_of_who_has_them() -> None:
     assert world.measures.transferred_rows == {("ratings", "in"): len(MOVIES)}, "tombstones come, too"
 
 
-@pytest.mark.parametrize("seed", seeds(20, in_check=3))
-def test_what_changes_meanwhile_is_not_missed(seed: int) -> None:
-    """Between two parts rows are written, deleted and written again, before and behind what was read."""
-    world, first, transfers = world_of_one(seed)
+def write_between_parts(world: World, first: Member, transfers: StoreTransfers) -> None:
+    """Let rows be written, deleted and written again between two parts, before and behind what was read."""
 
     def write(_: int, part: TransferResponse) -> TransferResponse:
         world.job.put(world.chance.choices(range(60), k=5), delete=world.chance.random() < 0.5)
@@ -71,6 +69,12 @@ def test_what_changes_meanwhile_is_not_missed(seed: int) -> None:
         return part
 
     transfers.tamper = write
+
+
+@pytest.mark.parametrize("seed", seeds(20, in_check=3))
+def test_what_changes_meanwhile_is_not_missed(seed: int) -> None:
+    world, first, transfers = world_of_one(seed)
+    write_between_parts(world, first, transfers)
     second = world.join()
     world.settle()
     assert rows(second) == rows(first)
@@ -82,13 +86,7 @@ def test_what_changes_meanwhile_is_not_missed(seed: int) -> None:
 def test_a_history_has_all_changes_since_it_begins(seed: int, *, is_killed: bool) -> None:
     """Rows that come have changes already whose records come later: a subscriber must not go on before them."""
     world, first, transfers = world_of_one(seed)
-
-    def write(_: int, part: TransferResponse) -> TransferResponse:
-        world.job.put(world.chance.choices(range(60), k=5), delete=world.chance.random() < 0.5)
-        world.step(first)
-        return part
-
-    transfers.tamper = write
+    write_between_parts(world, first, transfers)
     all_at_once = world.log
     if is_killed:
         world.log = SlowLog
