@@ -3,6 +3,7 @@
 Every answer is held to the fold of the changelog when a run is over; and calls do not fail.
 """
 
+import itertools
 import shutil
 import signal
 import socket
@@ -35,6 +36,7 @@ from tests.kit.gateway_processes.cluster import Cluster, Member
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.programs.kafka import delete_topic
 from tests.kit.programs.machine import NoSmallDisk, skewed, small_disk
+from tests.kit.programs.release import last_release
 
 pytestmark = pytest.mark.jvm
 
@@ -157,6 +159,25 @@ def test_a_rolling_restart_fails_no_call(site: Site, restarts: int) -> None:
             cluster.wait_whole()
         load.finish()
         tell(load, f"{restarts} restarts")
+        assert load.failures == []
+        assert {broken.reason for broken in load.breaks} <= {"SHUTTING_DOWN"}
+
+
+def test_gateways_of_the_last_release_serve_beside_these(site: Site, tmp_path: Path) -> None:
+    """Each goes back to the release, one after the other, and then up to this version again, with the store it has."""
+    cluster, release = site.cluster, last_release(tmp_path)
+    with site.load() as load:
+        for environment, name in itertools.product((release, {}), ("g1", "g2", "g3")):
+            load.wait_for_owner(name)
+            with load.history.fault(f"SIGTERM of {name}"):
+                assert cluster[name].stop() == 0
+                load.wait_for_reads()
+            cluster[name].environment = environment
+            cluster[name].start()
+            cluster.wait_whole()
+            load.wait_for_reads()
+        load.finish()
+        tell(load, "back to the last release and up again")
         assert load.failures == []
         assert {broken.reason for broken in load.breaks} <= {"SHUTTING_DOWN"}
 

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.timeout(1_200), pytest.mark.tools, pytest.mark.jvm]  #
 JAVA = CLIENTS / "java"
 HOW_TO = ROOT / "docs/how-to/subscribe-from-java.md"
 RUN_TIMEOUT_S = 600
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 ARTIFACT = f"org/example/tablegate/tablegate-client/{VERSION}/tablegate-client-{VERSION}"
 
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">

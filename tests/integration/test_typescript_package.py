@@ -62,7 +62,7 @@ def test_the_how_to_compiles_with_the_packed_client(built: Path, tmp_path: Path)
     packages.mkdir()
     for package in (PACKAGE / "node_modules").iterdir():
         (packages / package.name).symlink_to(package)
-    with tarfile.open(ROOT / "dist/tablegate-client-0.1.0.tgz") as packed:
+    with tarfile.open(ROOT / "dist/tablegate-client-0.2.0.tgz") as packed:
         packed.extractall(tmp_path, filter="data")
     (tmp_path / "package").rename(packages / "tablegate-client")
     (tmp_path / "gen").symlink_to(PACKAGE / "example/gen")

@@ -8,7 +8,7 @@ tool (
 )
 
 require (
-	example.org/tablegate v0.1.0
+	example.org/tablegate v0.2.0
 	google.golang.org/grpc v1.84.0
 	google.golang.org/protobuf v1.36.12
 )

@@ -50,6 +50,7 @@ from tablegate.gateway.contract.types import (
     read_version,
 )
 from tablegate.jobs.dataflow.frames import build
+from tablegate.jobs.dataflow.java_classes import scala_object
 from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.dataflow.keys import key_bytes_sql, partition_sql, without_ansi
 from tablegate.jobs.errors import JobError
@@ -176,7 +177,7 @@ def _audit(spark: SparkSession, table: Table, bootstrap: str, checkpoints: str) 
     tasks = sum(ends.values()) // RECORDS_PER_TASK + spark.sparkContext.defaultParallelism
     session = table_session(spark, shuffle_partitions=tasks)
     compared = _compared(
-        _changelog_rows(session, plan, ends),
+        _changelog_rows(session, plan, ends, tasks),
         _state_rows(session, plan, checkpoint, batch),
         plan,
         settled=begin if is_settled else {},
@@ -287,11 +288,13 @@ def _state_rows(session: SparkSession, plan: Plan, checkpoint: Checkpoint, batch
 # The rows of the changelog.
 
 
-def _changelog_rows(session: SparkSession, plan: Plan, ends: Mapping[int, int]) -> DataFrame:
+def _changelog_rows(session: SparkSession, plan: Plan, ends: Mapping[int, int], tasks: int) -> DataFrame:
     """Return the rows that gateways serve, of each key the newest: `_KEY`, `_VERSION`, `_ROW`, `_PARTITION`, `_OFFSET`.
 
     `_ROW` is null for a tombstone. What gateways skip is left out, but for a key in another partition than its own
     where the Java producer chose it.
+
+    The topic is read once, into a shuffle by key of so many tasks; from there come first the runs, then the rows.
     """
     topic = plan.changelog.name
     records = (
@@ -320,6 +323,7 @@ def _changelog_rows(session: SparkSession, plan: Plan, ends: Mapping[int, int]) 
         f"AND substring({_VERSION}, 1, 4) = X'{plan.generation:08X}' "
         f"AND ({_RUN} IS NULL OR octet_length({_RUN}) = {RUN_BYTES})"
     )
+    records = _shuffled_once(records, tasks)
     rows = _of_runs_that_count(records, _fences(records, is_row)).where(is_row)
     rows = rows.withColumn(_ROW, sql.when(sql.col("value").isNotNull(), _decoded(plan)))
     with without_ansi(session):
@@ -332,7 +336,29 @@ def _changelog_rows(session: SparkSession, plan: Plan, ends: Mapping[int, int]) 
 
 
 def _header(name: str) -> Column:
-    return sql.expr(f"try_element_at(filter(headers, h -> h.key = '{name}'), -1).value")
+    """Return the value of the last header of this name; null without one."""
+    # Nearly all records have one header or two, which need no function that is called for each.
+    last = f"try_element_at(filter(headers, h -> h.key = '{name}'), -1).value"
+    second, first = (f"headers[{place}].key = '{name}', headers[{place}].value" for place in (1, 0))
+    one, two = f"IF({first}, NULL)", f"IF({second}, IF({first}, NULL))"
+    return sql.expr(f"CASE size(headers) WHEN 1 THEN {one} WHEN 2 THEN {two} ELSE {last} END")
+
+
+def _shuffled_once(records: DataFrame, tasks: int) -> DataFrame:
+    """Return records that lie in `tasks` partitions by their keys, whoever asks for them however often.
+
+    Each plan of Spark's would read the topic again. So its plans have the shuffle's own output as their source.
+    """
+    session = records.sparkSession
+    shuffled = records.repartition(tasks, _KEY)._jdf
+    sources = scala_object(session.sparkContext, "org.apache.spark.sql.execution.LogicalRDD")
+    words = [shuffled.queryExecution().toRdd(), shuffled, False]
+    try:
+        source = sources.fromDataset(*words)
+    except Py4JError:  # Spark 4.3 takes one more
+        source = sources.fromDataset(*words, getattr(sources, "fromDataset$default$4")())
+    datasets = scala_object(session.sparkContext, "org.apache.spark.sql.classic.Dataset")
+    return DataFrame(datasets.ofRows(session._jsparkSession, source), session)
 
 
 def _decoded(plan: Plan) -> Column:
@@ -352,10 +378,10 @@ Fences = Sequence[tuple[int, bytes, int]]
 
 def _fences(records: DataFrame, is_row: str) -> Fences:
     """Return from where on the runs of a changelog do not count: behind the first record of a later one."""
-    is_begin = f"hex({_KEY}) RLIKE '{_RUN_KEY_HEX}'"
+    is_begin = f"startswith({_KEY}, X'{RUN_KEY_PREFIX.hex()}') AND hex({_KEY}) RLIKE '{_RUN_KEY_HEX}'"
     run_of_key = f"unhex(CAST(substring({_KEY}, {len(RUN_KEY_PREFIX) + 1}) AS STRING))"
     first = (
-        records.where(f"{is_begin} OR ({_RUN} IS NOT NULL AND {is_row})")
+        records.where(f"({is_begin}) OR ({_RUN} IS NOT NULL AND {is_row})")
         .withColumn(_RUN, sql.expr(f"IF({is_begin}, {run_of_key}, {_RUN})"))
         .groupBy(_PARTITION, _RUN)
         .agg(sql.min(_OFFSET))
