@@ -1,6 +1,7 @@
 """Subscribers whose client takes messages at once, past the stream's task: the copy is the same, and its tokens are."""
 
 import asyncio
+import gc
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -283,6 +284,25 @@ def test_streams_that_wait_have_no_task_and_leave_nothing() -> None:
         assert calls.streams == 0
         with store.snapshot() as snapshot:
             assert not ratings.asker.streams.lags(snapshot)
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("parks", [False, True], ids=["task", "parked"])
+def test_the_bytes_of_a_message_that_was_taken_are_not_kept(*, parks: bool) -> None:
+    """Until the next progress, up to a minute: nothing would bound them."""
+    ratings = make_ratings()
+    writer = Writer(ratings)
+    writer.put(1)
+
+    async def talk() -> None:
+        copy = Copy()
+        async with taking(ratings, "", parks=parks) as call:
+            await until(call, copy, ratings, writer)
+            writer.put(1)
+            await until(call, copy, ratings, writer)
+            assert call.taken == 1
+            assert not [each for each in gc.get_objects() if isinstance(each, feed.Message)]
 
     asyncio.run(talk())
 
