@@ -303,6 +303,13 @@ BUGS = [
         "tests/unit/query/test_subscribe_offers.py::test_who_is_let_go_goes_on_behind_what_progress_said",
     ),
     Bug(
+        "progress that is due at once comes at once",
+        GATEWAY + "query/subscribe/local.py",
+        "self._call.at_turn(self._on_turn)",
+        "self._on_turn()",
+        "tests/unit/query/test_subscribe_offers.py::test_progress_that_is_due_at_once_comes_in_turns",
+    ),
+    Bug(
         "resume skips a change",
         GATEWAY + "query/subscribe/cursor.py",
         "start=start.offset, limit=budget.rows + 1, skip=start.skip)",

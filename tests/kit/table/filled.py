@@ -208,6 +208,10 @@ class LocalCall(Call):
         """Go on in the next round of the event loop."""
         await asyncio.sleep(0)
 
+    def at_turn(self, go_on: Callable[[], None]) -> None:
+        """Go on in the next round of the event loop."""
+        asyncio.get_running_loop().call_soon(go_on)
+
     def set_trailer(self, trailer: Fields) -> None:
         """Keep the trailer."""
         self.trailer = trailer

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -284,6 +285,59 @@ def test_streams_that_wait_have_no_task_and_leave_nothing() -> None:
         assert calls.streams == 0
         with store.snapshot() as snapshot:
             assert not ratings.asker.streams.lags(snapshot)
+
+    asyncio.run(talk())
+
+
+class SlowReader(Reader):
+    """A reader of whom each message takes a millisecond; it adds to the last of `passes`, the loop's."""
+
+    def __init__(self, calls: Calls, passes: list[int]) -> None:
+        super().__init__(calls)
+        self._passes = passes
+
+    @override
+    def offer(self, message: bytes) -> bool:
+        time.sleep(0.001)
+        self._passes[-1] += 1
+        return super().offer(message)
+
+
+@pytest.mark.parametrize("timeout_s", [None, 3_600.0], ids=["parked", "task"])
+def test_progress_that_is_due_at_once_comes_in_turns(timeout_s: float | None) -> None:
+    """As it is after a change for all: in between others are served."""
+    ratings = make_ratings()
+    writer = Writer(ratings)
+    writer.put(1)
+    path = f"{ratings.asker.service}/{METHOD}"
+    method = ratings.asker.methods[path]
+    assert isinstance(method, StreamMethod)
+    request = ratings.asker.request(METHOD, subscribe_options=options(**OFTEN)).SerializeToString()
+
+    async def talk() -> None:
+        calls, passes = Calls(), [0]
+        readers = [SlowReader(calls, passes) for _ in range(40)]
+        for reader in readers:
+            reader.timeout_s = timeout_s
+            calls.stream(reader, path, method, request)
+
+        async def until_offered(count: int) -> None:
+            async with asyncio.timeout(TIMEOUT_S):
+                while any(reader.offered < count for reader in readers):
+                    passes.append(0)
+                    await asyncio.sleep(0)
+
+        await until_offered(1)
+        writer.put(1)
+        await until_offered(2)
+        passes.clear()
+        await until_offered(5)
+        assert max(passes) < 10
+        for reader in readers:
+            assert reader.exchange.on_gone is not None
+            reader.exchange.on_gone()
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
 
     asyncio.run(talk())
 

@@ -51,6 +51,9 @@ class Call(Protocol):
         Streams have waited before each message.
         """
 
+    def at_turn(self, go_on: Callable[[], None]) -> None:
+        """Call `go_on` when `turn` would return: for a handler that has no task. It may be now."""
+
     def set_trailer(self, trailer: Fields) -> None:
         """Send these fields after the answer; the last call counts."""
 

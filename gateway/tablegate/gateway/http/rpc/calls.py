@@ -225,6 +225,10 @@ class ServedCall(ABC):
         """Return when it is the turn of this call, among those and the streams that are long at work."""
         await self._calls.turns.wait()
 
+    def at_turn(self, go_on: Callable[[], None]) -> None:
+        """Call `go_on` when it is the turn of this call."""
+        self._calls.turns.call(go_on)
+
     def set_trailer(self, trailer: Fields) -> None:
         """Send these fields after the answer."""
         self.trailer = trailer

@@ -3,7 +3,8 @@
 A unary call is served where its bytes are read. A stream that makes one message after the other is ready in each round
 of the loop, and 200 of them made a round of a second, in which no byte was read. So a stream waits for its turn before
 each message, and a round has as many turns as fit TURN_S by the last ones' cost, at least one: between two rounds the
-loop reads what has come. A stream that waits for its client or for changes has no turn to wait for meanwhile.
+loop reads what has come. A stream that waits for its client or for changes has no turn to wait for meanwhile; where
+that has no task, it is called at its turn.
 
 The loop asks for what has come after it has collected what it is to run. So turns that are given in the pass that ends
 a round would all be run before anything that came meanwhile. They are given one pass later: a call waits for the rest
@@ -26,20 +27,36 @@ class StreamTurns:
         self._turn_s = turn_s
         self._clock = clock
         self._cost_s = turn_s  # of one turn, in the mean
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[asyncio.Future[None] | Callable[[], None]] = deque()
         self._begun_s = 0.0
         self._count = 0  # turns of this round
         self._scheduled = False
 
     async def wait(self) -> None:
         """Return when it is the caller's turn: in the next round of the loop, or a later one; in order."""
-        loop = asyncio.get_running_loop()
-        turn = loop.create_future()
+        turn = asyncio.get_running_loop().create_future()
+        self._add(turn)
+        await turn
+
+    def call(self, go_on: Callable[[], None]) -> None:
+        """Call `go_on` when it is the caller's turn: now, where nobody has one in this round, else as `wait`."""
+        if self._scheduled:
+            self._add(go_on)
+            return
+        self._scheduled = True
+        self._begin()
+        try:
+            go_on()
+        finally:
+            self._count = 1
+            self._end_round(asyncio.get_running_loop())
+
+    def _add(self, turn: asyncio.Future[None] | Callable[[], None]) -> None:
         self._waiting.append(turn)
         if not self._scheduled:
             self._scheduled = True
+            loop = asyncio.get_running_loop()
             loop.call_soon(self._give_turns, loop)
-        await turn
 
     def _begin(self) -> None:
         self._begun_s = self._clock()
@@ -57,7 +74,10 @@ class StreamTurns:
         loop.call_soon(self._begin)
         while self._waiting and self._count < most:
             turn = self._waiting.popleft()
-            if not turn.done():  # its stream was cancelled
+            if not isinstance(turn, asyncio.Future):
+                loop.call_soon(turn)
+                self._count += 1
+            elif not turn.done():  # its stream was cancelled
                 turn.set_result(None)
                 self._count += 1
         self._scheduled = self._count > 0

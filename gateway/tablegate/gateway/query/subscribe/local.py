@@ -394,6 +394,7 @@ class LocalStream:
         member, broadcaster = self._subscriber, self._broadcaster
         assert member is not None
         assert broadcaster is not None
+        has_turn = False
         while True:
             while (message := member.pop()) is not None:
                 yield message.data
@@ -407,10 +408,16 @@ class LocalStream:
                 yield self._live_progress(broadcaster)
                 raise end
             if not self._pace.seconds_to_progress():
+                if not has_turn:
+                    # After a change for all, that of all is due at once. What comes meanwhile goes first.
+                    await self._call.turn()
+                    has_turn = True
+                    continue
                 progress = self._live_progress(broadcaster)
                 # Offered, as changes are: thousands of streams that have no news do this every five seconds.
                 if not self._call.offer(progress):
                     yield progress
+            has_turn = False
             if self._call.parks and not self._was_woken:
                 raise Idle
             await member.wait(self._pace.seconds_to_wait(), self._call.offer)
@@ -456,8 +463,13 @@ class LocalStream:
             self._go_on()
 
     def _on_time(self) -> None:
-        """Send progress where it is time, past the task."""
         self._timer = None
+        self._call.at_turn(self._on_turn)  # after a change for all, progress of all is due at once
+
+    def _on_turn(self) -> None:
+        """Send progress where it is time, past the task."""
+        if self._wake is None or self._timer is not None:  # it was woken or left, and may be parked again
+            return
         self._check_parked()
         if self._wake is None:
             return

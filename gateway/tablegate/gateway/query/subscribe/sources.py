@@ -129,6 +129,10 @@ class PartCall(Call):
         await self._call.turn()
 
     @override
+    def at_turn(self, go_on: Callable[[], None]) -> None:
+        self._call.at_turn(go_on)
+
+    @override
     def set_trailer(self, trailer: Fields) -> None:
         return
 
