@@ -125,7 +125,7 @@ class Answer:
 class WebClient:
     """Speaks plain HTTP: version 1.1 by Python, version 2 by curl."""
 
-    def __init__(self, server: WebServer, *, http2: bool) -> None:
+    def __init__(self, server: ServerThread, *, http2: bool) -> None:
         self.server = server
         self.http2 = http2
 

@@ -303,6 +303,13 @@ BUGS = [
         "tests/unit/query/test_subscribe_offers.py::test_who_is_let_go_goes_on_behind_what_progress_said",
     ),
     Bug(
+        "JSON is made for each of the streams that are given the same",
+        GATEWAY + "http/rpc/calls.py",
+        "        if message is not self._message:\n",
+        "        if True:\n",
+        "tests/unit/http/test_offers.py::test_json_of_what_many_streams_are_given_is_made_once",
+    ),
+    Bug(
         "progress that is due at once comes at once",
         GATEWAY + "query/subscribe/local.py",
         "self._call.at_turn(self._on_turn)",

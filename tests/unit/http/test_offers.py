@@ -3,13 +3,22 @@
 import base64
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.message import Message
+from typing_extensions import override
 
-from tablegate.gateway.query.call import Call, StreamMethod
+from tablegate.gateway.http.json_codec import JsonCodec
+from tablegate.gateway.http.rest.arrow import ArrowRows
+from tablegate.gateway.http.rest.protocol import RestProtocol
+from tablegate.gateway.http.rpc.calls import Calls
+from tablegate.gateway.http.rpc.connect import ConnectProtocol
+from tablegate.gateway.http.server import HttpServer, WebProtocol
+from tablegate.gateway.query.call import Call, Methods, StreamMethod
+from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.gateways_in_process.web import SERVICE, Answer, WebClient, WebServer, client_of, web_clients
 from tests.kit.table.filled import catalogue_of, rating
 
@@ -141,3 +150,35 @@ def test_a_client_that_does_not_read_is_offered_no_more_and_misses_nothing(offer
         messages = list(stream)
     assert [int(message) for message in messages] == list(range(LARGE_COUNT))
     assert {len(message) for message in messages[1:]} == {LARGE_BYTES}
+
+
+class _CountingCodec(JsonCodec):
+    """Counts the messages of which it made JSON."""
+
+    made = 0
+
+    @override
+    def to_json(self, message_class: type[Message], data: bytes) -> bytes:
+        self.made += 1
+        return super().to_json(message_class, data)
+
+
+def test_json_of_what_many_streams_are_given_is_made_once() -> None:
+    """Some milliseconds of the event loop for a full message, times thousands of pages that listen."""
+    catalogue, message = catalogue_of(), RESPONSE(ratings=[rating(7)]).SerializeToString()
+    codec = _CountingCodec([catalogue.pool])
+
+    async def rows(_data: bytes, _call: Call) -> AsyncIterator[bytes]:
+        yield message
+
+    def web(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
+        rest = RestProtocol(catalogue.routes, methods, calls, codec, ArrowRows(catalogue.queries, codec))
+        return ConnectProtocol(methods, calls, codec), rest
+
+    methods = {path: StreamMethod(rows) for path in catalogue.queries}
+    with ServerThread(lambda: HttpServer(methods, "127.0.0.1:0", web=web)) as server:
+        client = WebClient(server, http2=False)
+        for way, (ask, read) in WAYS.items():
+            if not way.startswith("grpc"):
+                assert [read(ask(client).body) for _ in range(3)] == [[7]] * 3
+    assert codec.made == len(["of Connect", "of REST"])

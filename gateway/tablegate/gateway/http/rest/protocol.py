@@ -264,7 +264,7 @@ class RestStream(FramedCall):
 
     @override
     def framed(self, message: bytes) -> bytes:
-        data = self._route.answer(message)
+        data = self._route.streamed(message)
         if self._zipped is not None:
             return self._zipped.piece(data + b"\n")
         return b"data: %b\n\n" % data if self._as_events else data + b"\n"

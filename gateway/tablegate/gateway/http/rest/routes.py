@@ -15,6 +15,7 @@ from tablegate.gateway.contract.http_rules import ONE, REST, FieldPath, HttpRout
 from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX
 from tablegate.gateway.http.field_texts import FieldSetter
 from tablegate.gateway.http.json_codec import JsonCodec, compact, shown_name
+from tablegate.gateway.http.rpc.calls import LastMade
 from tablegate.gateway.query.call import StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, RequestTooLarge
 
@@ -51,6 +52,7 @@ class ServedRoute:
         ]
         self._in_path = {name for variable in route.template.variables for name in names_of(variable.field)}
         self._parameters = _parameters(route)
+        self.streamed = LastMade(self.answer)  # from a message of a stream to JSON
 
     def request(self, values: Sequence[bytes | None], query: bytes, body: bytes) -> bytes:
         """Return the request's message; raise a `QueryError` that names the field where it is none.

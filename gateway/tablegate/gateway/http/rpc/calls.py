@@ -720,6 +720,22 @@ class Calls:
         self.measures.refused_calls[(limit,)] += 1
 
 
+class LastMade:
+    """What is made of a message. The last is kept: many streams may be given the very same, one by one."""
+
+    def __init__(self, make: Callable[[bytes], bytes]) -> None:
+        self._make = make
+        self._message: bytes | None = None
+        self._made = b""
+
+    def __call__(self, message: bytes) -> bytes:
+        """Return what is made of `message`; raise what making it does."""
+        if message is not self._message:
+            self._made = self._make(message)
+            self._message = message
+        return self._made
+
+
 class FramedCall(ServedCall):
     """A call whose answer ends with a frame of its own, in the body."""
 

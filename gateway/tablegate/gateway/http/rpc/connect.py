@@ -7,6 +7,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -21,6 +22,7 @@ from tablegate.gateway.http.rpc.calls import (
     HTTP_STATUSES,
     Calls,
     FramedCall,
+    LastMade,
     ServedCall,
     as_query_error,
     checked_encoding,
@@ -59,6 +61,7 @@ class _Route:
     path: str
     method: Method
     types: MethodTypes | None  # None: not in the contracts, so that there is no JSON
+    json_of_stream: LastMade
 
     @property
     def gettable(self) -> bool:
@@ -79,6 +82,10 @@ class _Route:
             assert self.types is not None, "as above"
             return codec.to_json(self.types.response_class, message)
         return message
+
+    def streamed(self, message: bytes, as_json: bool) -> bytes:
+        """Return a message of a stream as the client wants it."""
+        return self.json_of_stream(message) if as_json else message
 
 
 class ConnectUnary(ServedCall):
@@ -139,7 +146,7 @@ class ConnectStream(FramedCall):
 
     @override
     def framed(self, message: bytes) -> bytes:
-        answer = self._route.answer(self._protocol.codec, message, self._as_json)
+        answer = self._route.streamed(message, self._as_json)
         return zipped_envelope(answer) if self._is_zipped else envelope(answer)
 
     @override
@@ -292,9 +299,14 @@ def error_value(error: QueryError, codec: JsonCodec) -> dict[str, Any]:
 
 def _route(path: str, method: Method, codec: JsonCodec) -> _Route:
     try:
-        return _Route(path, method, codec.types(path))
+        types = codec.types(path)
     except KeyError:
-        return _Route(path, method, None)
+        return _Route(path, method, None, LastMade(_no_json))
+    return _Route(path, method, types, LastMade(partial(codec.to_json, types.response_class)))
+
+
+def _no_json(_message: bytes) -> bytes:
+    raise AssertionError("a method without types takes no JSON")
 
 
 def _content_type(exchange: Exchange) -> bytes:

@@ -20,6 +20,7 @@ from tablegate.gateway.http.exchange import (
 from tablegate.gateway.http.rpc.calls import (
     GZIP,
     Calls,
+    LastMade,
     ServedCall,
     as_query_error,
     checked_encoding,
@@ -77,20 +78,6 @@ def envelope(message: bytes, flags: int = 0) -> bytes:
 def zipped_envelope(message: bytes) -> bytes:
     """Return `message` compressed, with its prefix; as it is where it is short."""
     return envelope(message) if len(message) < SMALL_BYTES else envelope(zipped(message), COMPRESSED)
-
-
-class Enveloper:
-    """Returns messages with their prefix. The last is kept: many streams may be given the very same, one by one."""
-
-    def __init__(self) -> None:
-        self._message = b""
-        self._enveloped = envelope(b"")
-
-    def __call__(self, message: bytes) -> bytes:
-        """Return `message` with its prefix."""
-        if message is not self._message:
-            self._message, self._enveloped = message, envelope(message)
-        return self._enveloped
 
 
 def only_message(body: bytes, encoding: bytes | None, bytes_max: int) -> bytes:
@@ -215,11 +202,11 @@ class GrpcCall(ServedCall):
     __slots__ = ("_begun", "_envelope", "_trailers", "is_zipped")
 
     def __init__(
-        self, calls: Calls, exchange: Exchange, trailers: HeaderCache[Fields, Trailer], enveloper: Enveloper
+        self, calls: Calls, exchange: Exchange, trailers: HeaderCache[Fields, Trailer], enveloped: LastMade
     ) -> None:
         super().__init__(calls, exchange)
         self._trailers = trailers
-        self._envelope = enveloper
+        self._envelope = enveloped
         self._begun = False
         self.is_zipped = False  # whether messages of the stream are compressed
 
@@ -288,7 +275,7 @@ class GrpcProtocol:
         self._calls = calls
         self._serve_other = serve_other
         self._trailers: HeaderCache[Fields, Trailer] = HeaderCache(lambda fields: Trailer(OK + fields))
-        self._enveloper = Enveloper()
+        self._enveloped = LastMade(envelope)
 
     def streams_body(self, exchange: Exchange) -> bool:
         """Return whether the exchange is a stream each way."""
@@ -318,7 +305,7 @@ class GrpcProtocol:
 
     def _serve_grpc(self, exchange: Exchange) -> None:
         headers = exchange.headers
-        call = GrpcCall(self._calls, exchange, self._trailers, self._enveloper)
+        call = GrpcCall(self._calls, exchange, self._trailers, self._enveloped)
         try:
             call.timeout_s = timeout_s(headers.get(b"grpc-timeout"))
             path, method = self._methods.find(exchange.target)
