@@ -1,8 +1,11 @@
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any, cast
 
 import pytest
 
+from tablegate.gateway.http.cors import Cors
+from tablegate.gateway.http.h1_exchange import Http1Exchange
 from tests.kit.gateways_in_process.web import SERVICE, WebClient, WebServer, client_of, web_clients
 
 PAGE = "https://shop.example"
@@ -80,3 +83,12 @@ def test_streams_and_their_ends_are_as_without_cors(clients: dict[str, WebClient
     assert b"grpc-status: 14\r\n" in answer.body
     answer = clients["one"].post("/test.Service/Wait", b"", "application/proto", origin=PAGE, connect_timeout_ms="50")
     assert (answer.status, answer.headers["access-control-allow-origin"]) == (504, PAGE)
+
+
+def test_a_body_that_is_let_go_is_kept_nowhere() -> None:
+    inside = Http1Exchange(cast(Any, None), b"POST", b"/", {b"origin": PAGE.encode()}, http10=False)
+    inside.body = b"a request"
+    exchange = Cors(("*",)).wrap(inside)
+    assert exchange.body == b"a request"
+    exchange.body = b""
+    assert inside.body == b""

@@ -62,7 +62,6 @@ class CrossOriginExchange(Exchange):
         self.method = exchange.method
         self.target = exchange.target
         self.headers: Mapping[bytes, bytes] = exchange.headers
-        self.body = exchange.body
         self.oversize = exchange.oversize
         self.http2 = exchange.http2
 
@@ -74,6 +73,15 @@ class CrossOriginExchange(Exchange):
     @on_gone.setter
     def on_gone(self, call: Callable[[], object] | None) -> None:
         self._exchange.on_gone = call
+
+    @property
+    def body(self) -> bytes:
+        """As of the exchange inside: a stream lets it go, and it is kept nowhere else."""
+        return self._exchange.body
+
+    @body.setter
+    def body(self, body: bytes) -> None:
+        self._exchange.body = body
 
     @property
     @override
