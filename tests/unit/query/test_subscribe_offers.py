@@ -343,7 +343,7 @@ def test_progress_that_is_due_at_once_comes_in_turns(timeout_s: float | None) ->
 
 
 @pytest.mark.parametrize("parks", [False, True], ids=["task", "parked"])
-def test_the_bytes_of_a_message_that_was_taken_are_not_kept(*, parks: bool) -> None:
+def test_the_bytes_of_a_message_that_was_accepted_are_not_kept(*, parks: bool) -> None:
     """Until the next progress, up to a minute: nothing would bound them."""
     ratings = make_ratings()
     writer = Writer(ratings)

@@ -408,7 +408,7 @@ class Follower:
             return
         while (message := subscriber.pop()) is not None:
             self.copy.take(self.encoder.given[message.data])
-            self.copy.cursor.change_positions = dict(message.taken.change_positions)
+            self.copy.cursor.change_positions = dict(message.accepted.change_positions)
             self.copy.check(world)
 
     def come_back(self, world: World, broadcaster: ChangeBroadcaster) -> None:

@@ -37,24 +37,24 @@ ChangePositions = Mapping[Partition, ChangePosition]
 Positions = Mapping[Partition, Position]
 
 
-class Taken(NamedTuple):
-    """What is known of who has taken a message: where its copy is; and when it was made, by the monotonic clock."""
+class Accepted(NamedTuple):
+    """What is known of who has accepted a message: where its copy is; and when it was made, by the monotonic clock."""
 
     change_positions: ChangePositions
     made_s: float
 
 
 class Message:
-    """What a group is sent: the bytes, and what is known of who has taken them.
+    """What a group is sent: the bytes, and what is known of who has accepted them.
 
     `queues`: how many subscribers have yet to pop it.
     """
 
-    __slots__ = ("data", "queues", "taken")
+    __slots__ = ("accepted", "data", "queues")
 
-    def __init__(self, data: bytes, taken: Taken) -> None:
+    def __init__(self, data: bytes, accepted: Accepted) -> None:
         self.data = data
-        self.taken = taken
+        self.accepted = accepted
         self.queues = 0
 
 
@@ -95,7 +95,7 @@ class Subscriber:
     """A live subscriber. `is_evicted`: nothing more is queued for it; `is_slow`: because it popped too little.
 
     `newest` is of the last message that it popped, or that its client took from an offer; whoever has noted it may
-    clear it. Nothing keeps the bytes of such a message: thousands may each have taken one of their own.
+    clear it. Nothing keeps the bytes of such a message: thousands may each have accepted one of their own.
     """
 
     __slots__ = (
@@ -118,7 +118,7 @@ class Subscriber:
         self.group = group
         self.is_evicted = False
         self.is_slow = False
-        self.newest: Taken | None = None
+        self.newest: Accepted | None = None
         self._messages: deque[Message] | None = None  # none: mostly nothing is queued, and a deque takes 700 bytes
         self._bytes = 0
         self._bytes_max = bytes_max
@@ -132,7 +132,7 @@ class Subscriber:
         """Return since when (of the monotonic clock) it has not got all that there was for it; None: it has."""
         if self.is_evicted:
             return self._evicted_since_s
-        return self._messages[0].taken.made_s if self._messages else None
+        return self._messages[0].accepted.made_s if self._messages else None
 
     @property
     def has_messages(self) -> bool:
@@ -149,7 +149,7 @@ class Subscriber:
             self._messages = None
         self._bytes -= len(message.data)
         self._queued.remove(message)
-        self.newest = message.taken
+        self.newest = message.accepted
         return message
 
     async def wait(self, timeout_s: float, offer: Offer | None = None) -> None:
@@ -188,7 +188,7 @@ class Subscriber:
     def enqueue(self, message: Message) -> None:
         """Offer a message to its client, or queue it; evict the subscriber where too much is queued."""
         if self._offer is not None and self._offer(message.data):
-            self.newest = message.taken
+            self.newest = message.accepted
             return
         self._bytes += len(message.data)
         # Who publishes never waits. A client that reads too slowly falls back to its own cursor, and goes on from there
@@ -243,7 +243,7 @@ class SubscriberGroup:
         # Encoded once for all subscribers of the group. It holds the resume token, so each may go on from any message.
         change_positions = {partition: broadcaster.change_positions[partition] for partition in selection.partitions}
         data = self.encode(shown, change_positions, broadcaster.positions, is_whole)
-        message = Message(data, Taken(change_positions, time.monotonic()))
+        message = Message(data, Accepted(change_positions, time.monotonic()))
         if changes:
             broadcaster.note_sent(min(change.time_ms for change in changes))
         for subscriber in list(self.subscribers):
