@@ -91,6 +91,14 @@ def _unary_call(data: bytes, call: Call) -> bytes:
     return encoded
 
 
+def _cacheable_unary_call(data: bytes, call: Call) -> bytes:
+    """Answer with what was sent: so a client sees whether an answer is that of an earlier call."""
+    _echo_metadata(call)
+    response = _message("SimpleResponse")(payload=_message("SimpleRequest").FromString(data).payload)
+    encoded: bytes = response.SerializeToString()
+    return encoded
+
+
 async def _answers(request: Any) -> AsyncIterator[bytes]:
     for parameters in request.response_parameters:
         await asyncio.sleep(parameters.interval_us / 1_000_000)
@@ -131,6 +139,7 @@ async def _half_duplex_call(messages: AsyncIterator[bytes], call: Call) -> Async
 METHODS: Methods = {
     f"{SERVICE}/EmptyCall": UnaryMethod(_empty_call, TIMEOUT_S, TIMEOUT_S),
     f"{SERVICE}/UnaryCall": UnaryMethod(_unary_call, TIMEOUT_S, TIMEOUT_S),
+    f"{SERVICE}/CacheableUnaryCall": UnaryMethod(_cacheable_unary_call, TIMEOUT_S, TIMEOUT_S),
     f"{SERVICE}/StreamingOutputCall": StreamMethod(_streaming_output_call),
     f"{SERVICE}/StreamingInputCall": DuplexMethod(_streaming_input_call),
     f"{SERVICE}/FullDuplexCall": DuplexMethod(_full_duplex_call),
