@@ -1,5 +1,8 @@
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -9,6 +12,9 @@ from tablegate.gateway.stores.lmdb.environment import FREE_BYTES_MIN
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tests.kit.store.memory import MemoryStore
 from tests.kit.store.opened import HISTORY_CHANGES_MAX, FillingRedis, OpenStore
+
+if TYPE_CHECKING:
+    from tests.kit.programs.object_store import ObjectStore, OpenObjects
 
 
 @pytest.fixture(params=["memory", "lmdb", "redis", "redis-nodes", "notifying"])
@@ -48,3 +54,20 @@ def open_store(store_kind: str, tmp_path: Path, request: pytest.FixtureRequest) 
 @pytest.fixture
 def store(open_store: OpenStore) -> StoreWriter:
     return open_store()
+
+
+@pytest.fixture(scope="session")
+def object_stores() -> Iterator[Callable[[str], "ObjectStore"]]:
+    """Return what gives an object store of a kind, started where it is first asked for."""
+    from tests.kit.programs.object_store import OBJECT_STORES  # takes seconds
+
+    with ExitStack() as running:
+        yield cache(lambda kind: running.enter_context(OBJECT_STORES[kind]()))
+
+
+@pytest.fixture
+def open_objects(object_stores: Callable[[str], "ObjectStore"], monkeypatch: pytest.MonkeyPatch) -> "OpenObjects":
+    """Return what opens the objects of a folder of its own, in a store of a kind."""
+    from tests.kit.programs.object_store import OpenObjects
+
+    return OpenObjects(object_stores, monkeypatch.setenv)

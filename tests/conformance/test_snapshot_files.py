@@ -1,13 +1,10 @@
 """One suite for all places that keep snapshot files."""
 
 import os
-import random
-import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,37 +17,20 @@ from tablegate.gateway.stores.snapshots.files import (
 )
 from tests.kit.store.snapshot_files import MemoryFiles
 
-if TYPE_CHECKING:
-    from tests.kit.programs.object_store import ObjectStore
-
 CONTENT = bytes(range(256)) * 5
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator["ObjectStore"]:
-    """Run an object store; it takes seconds to import."""
-    from tests.kit.programs.object_store import object_store
-
-    with object_store() as store:
-        yield store
+OBJECT_STORES = ("s3", "google", "azure")
 
 
-@pytest.fixture
-def objects(store: "ObjectStore", monkeypatch: pytest.MonkeyPatch) -> SnapshotFiles:
-    """Return the objects of a folder of its own."""
-    from tablegate.gateway.stores.snapshots.objects import ObjectFiles
-
-    for name, value in store.environment.items():
-        monkeypatch.setenv(name, value)
-    return ObjectFiles(f"{store.url}/{secrets.token_hex(4)}", read_bytes=100)
-
-
-@pytest.fixture(params=["memory", "directory", pytest.param("objects", marks=pytest.mark.tools)])
+@pytest.fixture(
+    params=["memory", "directory", *(pytest.param(kind, marks=pytest.mark.tools) for kind in OBJECT_STORES)]
+)
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotFiles:
     """Return files that are read 100 bytes at once."""
-    if request.param == "objects":
-        found: SnapshotFiles = request.getfixturevalue("objects")
-        return found
+    if request.param in OBJECT_STORES:
+        objects: SnapshotFiles = request.getfixturevalue("open_objects")(request.param)
+        return objects
     if request.param == "directory":
         return DirectoryFiles(tmp_path / "snapshots", read_bytes=100)
     return MemoryFiles(read_bytes=100)
@@ -119,36 +99,6 @@ def test_nobody_beside_user_and_group_reads_a_directory(tmp_path: Path) -> None:
     found = [tmp_path / "snapshots", *(tmp_path / "snapshots").rglob("*")]
     assert len(found) == 5
     assert {stat.S_IMODE(each.stat().st_mode) for each in found} == {0o770, 0o660}
-
-
-@pytest.mark.tools
-def test_a_long_object_is_there_when_its_upload_is_complete(objects: SnapshotFiles) -> None:
-    data = random.Random(1).randbytes(5_000_000)
-    for is_whole in (False, True):
-        new = objects.create("ratings/1-a/0/x")
-        for _ in range(10):
-            new.write(data)
-        assert list(objects.list("ratings")) == []
-        if is_whole:
-            new.commit()
-        new.discard()
-    [found] = objects.list("ratings")
-    assert found.size_bytes == 50_000_000
-
-
-@pytest.mark.tools
-def test_a_store_that_is_away_or_has_no_such_bucket_is_a_line(store: "ObjectStore", objects: SnapshotFiles) -> None:
-    from tablegate.gateway.stores.snapshots.objects import ObjectFiles
-
-    for url in ("s3://no-such-bucket/tablegate", store.url.replace("s3://", "s3://no-")):
-        files = ObjectFiles(url)
-        with pytest.raises(FilesUnavailable, match=f'^"{url}" cannot be used: .*404 Not Found$'):
-            list(files.list("ratings"))
-        new = files.create("ratings/1-a/0/x")
-        new.write(b"some")
-        with pytest.raises(FilesUnavailable, match="cannot be used"):
-            new.commit()
-        new.discard()
 
 
 # Of a directory alone.

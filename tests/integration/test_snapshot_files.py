@@ -1,4 +1,4 @@
-"""A gateway that loses its store, and begins with snapshot files: in a directory, and in an object store."""
+"""A gateway that loses its store, and begins with snapshot files: in a directory, and in object stores."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from tablegate.gateway.cli.gateway import Gateway
 from tablegate.gateway.replication.transfers import OFFSETS_MIN
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
-from tests.kit.programs.object_store import object_store
+from tests.kit.programs.object_store import OBJECT_STORES
 
 pytestmark = pytest.mark.jvm
 
@@ -27,12 +27,12 @@ class Place(NamedTuple):
     environment: Mapping[str, str]
 
 
-@pytest.fixture(params=["directory", "objects"])
+@pytest.fixture(params=["directory", *OBJECT_STORES])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "directory":
         yield Place(str(tmp_path / "snapshots"), {})
         return
-    with object_store() as store:
+    with OBJECT_STORES[request.param]() as store:
         yield Place(store.url, store.environment)
 
 
@@ -45,11 +45,8 @@ def metrics(gateway: GatewayProcess) -> str:
         return str(answer.read(), "utf-8")
 
 
-def test_a_lost_store_is_restored_from_snapshot_files(broker: Broker, tmp_path: Path, place: Place) -> None:
-    changelog = RatingsChangelog(broker.bootstrap, partition_count=PARTITIONS)
-    changelog.put(dict(many(PARTITIONS * OFFSETS_MIN * 11 // 10)))
-    changelog.mark(source_next_offset=300)
-    changelog.publish()
+def started(tmp_path: Path, changelog: RatingsChangelog, place: Place) -> GatewayProcess:
+    """Return a gateway that writes files every two seconds."""
     gateway = GatewayProcess(
         tmp_path / "gateway",
         changelog.bootstrap,
@@ -58,7 +55,15 @@ def test_a_lost_store_is_restored_from_snapshot_files(broker: Broker, tmp_path: 
         options=["--snapshots", place.url, "--snapshots-every", "2", "--snapshots-keep", "2"],
     )
     gateway.environment = place.environment
-    with gateway:
+    return gateway
+
+
+def test_a_lost_store_is_restored_from_snapshot_files(broker: Broker, tmp_path: Path, place: Place) -> None:
+    changelog = RatingsChangelog(broker.bootstrap, partition_count=PARTITIONS)
+    changelog.put(dict(many(PARTITIONS * OFFSETS_MIN * 11 // 10)))
+    changelog.mark(source_next_offset=300)
+    changelog.publish()
+    with started(tmp_path, changelog, place) as gateway:
         gateway.wait_until_serving()
         soon(lambda: len(messages(gateway, "a snapshot file of partition")) >= 3 * PARTITIONS, "files are written")
         gateway.kill()

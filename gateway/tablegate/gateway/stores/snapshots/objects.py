@@ -30,6 +30,12 @@ UPLOAD_BYTES = 16 << 20  # of a part: an upload has at most 10,000
 UPLOADS_AT_ONCE = 2  # parts: they are in memory
 RETRIES_MAX, TRIES_S = 3, 60.0  # of a request, which is for some megabytes
 
+# Of the text of an error. Below its first line are details as Rust has them, with what went wrong on the network.
+_PAGE = re.compile(r"\s*[<{].*")
+_SETTINGS = re.compile(r", max_retries: \d+, retry_timeout: \S+ (?= -)")
+_CAUSE = re.compile(r'(?:\b(?:message|error): "|\bsource: (?=TimedOut\b|BadScheme\b))([^"\n,]+)')
+_NAMED = {"TimedOut": "no answer in time", "BadScheme": "it has http://, which has to be allowed"}
+
 _ERRORS = (BaseError, OSError, ValueError)  # what obstore raises where the store does not answer as it should
 
 
@@ -55,7 +61,7 @@ class ObjectFiles(SnapshotFiles):
                 url, retry_config={"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=TRIES_S)}
             )
         except _ERRORS as error:
-            raise BadSnapshotsUrl(f'snapshots cannot be kept at "{url}": {_first_line(error)}') from None
+            raise BadSnapshotsUrl(f'snapshots cannot be kept at "{url}": {_sentence(error)}') from None
 
     @override
     def list(self, folder: str) -> Iterator[SnapshotFile]:
@@ -98,7 +104,7 @@ class ObjectFiles(SnapshotFiles):
         """Nothing that is here is unfinished."""
 
     def _unavailable(self, error: Exception) -> FilesUnavailable:
-        return FilesUnavailable(f'"{self._url}" cannot be used: {_first_line(error)}')
+        return FilesUnavailable(f'"{self._url}" cannot be used: {_sentence(error)}')
 
 
 class _NewObject(NewFile):
@@ -128,7 +134,9 @@ class _NewObject(NewFile):
         self._file = None  # it was never closed, so it is no object
 
 
-def _first_line(error: Exception) -> str:
-    """Return what went wrong, in a line without the page of XML and the many details that follow."""
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return re.sub(r":?\s*<.*", "", line)
+def _sentence(error: Exception) -> str:
+    """Return what went wrong, without the page of XML, the settings and the many details that come with it."""
+    line, _, details = (str(error).strip() or type(error).__name__).partition("\n")
+    line = _PAGE.sub("", _SETTINGS.sub("", line)).rstrip(" :")
+    cause = _CAUSE.search(details)
+    return line if cause is None else f"{line}: {_NAMED.get(cause[1], cause[1])}"
