@@ -1,6 +1,7 @@
 """A gateway that loses its store, and begins with snapshot files: in a directory, and in object stores."""
 
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -13,11 +14,12 @@ from tablegate.gateway.cli.gateway import Gateway
 from tablegate.gateway.replication.transfers import OFFSETS_MIN
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
-from tests.kit.programs.object_store import OBJECT_STORES
+from tests.kit.programs.object_store import OBJECT_STORES, Overload
 
 pytestmark = pytest.mark.jvm
 
 PARTITIONS = 2
+STOP_S = 15.0  # 2 s on a quiet machine
 
 
 class Place(NamedTuple):
@@ -83,3 +85,33 @@ def test_a_lost_store_is_restored_from_snapshot_files(broker: Broker, tmp_path: 
         assert [(each.partition, each.HasField("write_time")) for each in files] == [(0, True), (1, True)]
         assert all(each.next_offset >= OFFSETS_MIN for each in files)
         assert 'tablegate_snapshots_total{direction="read",result="done",table="ratings"} 2.0' in metrics(gateway)
+
+
+@pytest.mark.parametrize("trouble", ["hangs", "is overloaded"])
+def test_an_object_store_in_trouble_stops_no_gateway(broker: Broker, tmp_path: Path, trouble: str) -> None:
+    changelog = RatingsChangelog(broker.bootstrap, partition_count=PARTITIONS)
+    changelog.put(dict(many(PARTITIONS * OFFSETS_MIN * 11 // 10)))
+    changelog.mark(source_next_offset=300)
+    changelog.publish()
+    with (
+        OBJECT_STORES["s3"]() as store,
+        Overload(store) as overload,
+        started(tmp_path, changelog, Place(store.url, overload.environment)) as gateway,
+    ):
+        gateway.wait_until_serving()
+        soon(lambda: len(messages(gateway, "a snapshot file of partition")) >= PARTITIONS, "files are written")
+        gateway.kill()
+        shutil.rmtree(tmp_path / "gateway")
+        gateway.log_file.unlink()
+        if trouble == "hangs":
+            overload.link.stall(there=False)
+        else:
+            overload.begin()
+        gateway.start()
+        gateway.wait_until_serving()
+        assert messages(gateway, "no snapshot file is used"), "rows come from the changelog"
+        assert gateway.rows() == changelog.rows
+        begun_s = time.monotonic()
+        assert gateway.stop() == 0
+        assert time.monotonic() - begun_s < STOP_S
+        assert not messages(gateway, "is killed")

@@ -11,6 +11,7 @@ Decision: docs/decisions/0162-a-process-writes-snapshot-files.md
 
 import logging
 import math
+import os
 import secrets
 import signal
 import threading
@@ -44,6 +45,7 @@ from tablegate.internal.v1.transfer_pb2 import TransferRequest
 OFFSETS_MIN = 20_000  # of a changelog: what is shorter is read at once
 BUSY_PART = 0.25  # of a core, at most: the rest is for those who ask
 CHECK_S = 5.0  # how often it is looked for what is due
+END_S = 1.0  # after a signal; the parent kills it later (`SNAPSHOTS_STOP_S`)
 RETRY_S = 60.0  # after files could not be written
 
 _logger = logging.getLogger("tablegate.gateway.snapshots")
@@ -308,9 +310,7 @@ class SnapshotWriter:
 
 def snapshots_main(config: ChildConfig) -> None:
     """Write snapshot files until SIGTERM."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = _stop_on_signals()
     settings = config.snapshots
     assert settings is not None, "this process is started for them"
     measures = Measures()
@@ -342,6 +342,28 @@ def snapshots_main(config: ChildConfig) -> None:
             _logger.debug("the store is away", extra={"reason": str(error)})
         beat()
         stop.wait(CHECK_S)
+
+
+def _stop_on_signals() -> threading.Event:
+    """Return what SIGTERM and SIGINT set; a while after them, end the process.
+
+    Python's handlers wait for a call of an object store, which may take a minute. The wakeup descriptor does not, nor
+    does a thread. What is being written is no file, however this process ends.
+    """
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+
+    def end() -> None:
+        os.read(woken, 1)
+        time.sleep(END_S)
+        os._exit(0)
+
+    threading.Thread(target=end, name="end", daemon=True).start()
+    return stop
 
 
 def write_paced(work: Iterator[None], stop: threading.Event, beat: Callable[[], None]) -> None:
