@@ -6,7 +6,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -265,6 +265,29 @@ def test_where_no_snapshot_files_can_be_is_refused(tmp_path: Path, url: str, why
     with pytest.raises(ServeError, match=why) as error:
         check_snapshots(replace(_config(tmp_path), snapshots=SnapshotSettings(url=url)))
     assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "why"),
+    [
+        ("az://container/folder", {}, "Account must be specified"),
+        ("az://container/folder", {"AZURE_STORAGE_ACCOUNT_NAME": "me", "AZURE_STORAGE_ACCOUNT_KEY": "?"}, "Access Key"),
+        ("gs://bucket/folder", {"GOOGLE_APPLICATION_CREDENTIALS": "none.json"}, "none.json: No such file or directory"),
+        ("s3://bucket/folder", {"AWS_TIMEOUT": "soon"}, 'failed to parse "soon"'),
+    ],
+)
+def test_variables_that_open_no_bucket_are_a_sentence_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, environment: Mapping[str, str], why: str
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ServeError) as error:
+        check_snapshots(replace(_config(tmp_path), snapshots=SnapshotSettings(url=url)))
+    sentence = str(error.value)
+    assert sentence.startswith(f'snapshots cannot be kept at "{url}": ')
+    assert sentence.count(why) == 1
+    assert "\n" not in sentence
+    assert sentence.count("No such file") <= 1
 
 
 def test_snapshot_files_of_a_store_in_redis_are_refused(tmp_path: Path) -> None:

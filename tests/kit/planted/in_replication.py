@@ -546,6 +546,20 @@ BUGS = [
         "tests/unit/server/test_snapshots.py::test_one_gateway_writes_a_partition",
     ),
     Bug(
+        "the end of a gateway waits for an object store",
+        GATEWAY + "server/snapshots.py",
+        "        os._exit(0)\n",
+        "        stop.set()\n",
+        "tests/integration/test_snapshot_process.py::test_it_ends_also_where_it_waits_for_an_answer",
+    ),
+    Bug(
+        "what is wrong with an object store ends without a word",
+        GATEWAY + "stores/snapshots/objects.py",
+        '.rstrip(" :")\n',
+        "\n",
+        "tests/conformance/test_object_stores.py::test_a_store_that_is_overloaded_for_long_is_a_sentence",
+    ),
+    Bug(
         "a snapshot file goes on after its partition began anew",
         GATEWAY + "server/transfers.py",
         "        if is_restored or is_of_another_log(self._place, position.lineage):",

@@ -139,4 +139,4 @@ def _sentence(error: Exception) -> str:
     line, _, details = (str(error).strip() or type(error).__name__).partition("\n")
     line = _PAGE.sub("", _SETTINGS.sub("", line)).rstrip(" :")
     cause = _CAUSE.search(details)
-    return line if cause is None else f"{line}: {_NAMED.get(cause[1], cause[1])}"
+    return line if cause is None or cause[1] in line else f"{line}: {_NAMED.get(cause[1], cause[1])}"
