@@ -28,6 +28,7 @@ from tests.kit.http.certificates import Authority
 from tests.kit.programs.machine import NoSmallDisk, small_disk
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import RATINGS, SIGNER, catalogue_of, rating, ratings_table
+from tests.kit.table.foreign import FOREIGN
 
 pytestmark = pytest.mark.tools
 
@@ -262,6 +263,8 @@ def test_tables_and_status(address: str) -> None:
 
 def test_check_shows_the_tables_or_every_problem(tmp_path: Path) -> None:
     assert "examples.ratings.v1.Rating, key (movie_id int64)" in _run("check", str(RATINGS)).stdout
+    foreign = _run("check", str(FOREIGN)).stdout
+    assert "shop.others.v1.Line, key (order_id string, line_number int32)" in foreign
     directory = tmp_path / "examples/ratings/v1"
     directory.mkdir(parents=True)
     wrong = RATINGS.read_text().replace('key: "movie_id"', 'key: "average_rating"')
@@ -274,6 +277,7 @@ def test_check_shows_the_tables_or_every_problem(tmp_path: Path) -> None:
 
 def test_check_shows_windows_and_how_long_their_rows_are_answered() -> None:
     shown = _run("check", str(RATINGS.parents[2] / "actions/v1/actions.proto")).stdout
+    assert "key (browser string, window_start Timestamp)" in shown
     assert "windows of 5 s, one each 2 s, answered until 1 d after their end" in shown
 
 

@@ -20,7 +20,7 @@ from rich.text import Text
 from tablegate.gateway.cli.served import directory_of, partition_count, served_tables
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.contract.catalogue import Catalogue
-from tablegate.gateway.contract.columns import is_map, is_message, is_money
+from tablegate.gateway.contract.columns import is_map, is_message, is_money, type_name
 from tablegate.gateway.contract.types import Partition
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, GatewayRecord, ReplicaPhase
 from tablegate.v1.status_pb2 import (
@@ -159,7 +159,10 @@ def describe_tables(catalogue: Catalogue, status: GetStatusResponse | None) -> l
         entry: dict[str, Any] = {
             "table": name,
             "row": table.row.full_name,
-            "key": [f"{column.name} {column.type.name.lower()}" for column in table.key],
+            "key": [
+                f"{column.name} {type_name(table.row.fields_by_name[column.name]).rpartition('.')[2]}"
+                for column in table.key
+            ],
             "methods": [
                 {"kind": type(query).__name__.removesuffix("Query"), "path": path.lstrip("/")}
                 for path, query in catalogue.queries.items()
