@@ -20,6 +20,7 @@ OF_NO_MODULE = {
     "0076-faults-of-real-machines.md",
     "0156-one-scenario-file-for-all-clients.md",
     "0172-further-cases-are-tested-at-night.md",
+    "0190-the-last-release-runs-beside-this-version.md",
 }
 
 _NAMED = re.compile(r"\bdocs/decisions/([\w.-]+)")

@@ -1,4 +1,7 @@
-"""The release before this version: its sources, and how a program is started from them."""
+"""The release before this version: its sources, and how a program is started from them.
+
+Decision: docs/decisions/0190-the-last-release-runs-beside-this-version.md
+"""
 
 import os
 import subprocess
