@@ -2,7 +2,6 @@
 
 import random
 import re
-import time
 from collections.abc import Callable
 
 import pytest
@@ -104,11 +103,10 @@ def test_who_is_not_known_there_gets_a_sentence(kind: str, open_objects: OpenObj
     assert all(each.endswith("403 Forbidden") for each in sentences)
 
 
-def test_a_store_that_is_away_is_a_sentence_soon(kind: str, open_objects: OpenObjects) -> None:
-    store, begun_s = open_objects.store(kind), time.monotonic()
+def test_a_store_that_is_away_is_a_sentence(kind: str, open_objects: OpenObjects) -> None:
+    store = open_objects.store(kind)
     sentences = troubles(open_objects(kind, also=store.at("127.0.0.1:1")), store.url)
     assert {each.rpartition(": ")[2] for each in sentences} == {"Connection refused", "error sending request"}
-    assert time.monotonic() - begun_s < 30
 
 
 def test_a_store_without_tls_has_to_be_allowed(kind: str, open_objects: OpenObjects) -> None:
@@ -145,15 +143,13 @@ def test_a_store_that_is_overloaded_for_long_is_a_sentence(kind: str, open_objec
         assert list(objects.list("ratings")) == [file]
 
 
-def test_a_store_that_does_not_answer_is_a_sentence_in_time(kind: str, open_objects: OpenObjects) -> None:
+def test_a_store_that_does_not_answer_is_a_sentence(kind: str, open_objects: OpenObjects) -> None:
     with Overload(open_objects.store(kind)) as overload:
         objects = open_objects(kind, also={**overload.environment, f"{PREFIXES[kind]}_TIMEOUT": "500ms"})
         put(objects)
         overload.link.stall()
-        begun_s = time.monotonic()
         sentences = troubles(objects, open_objects.store(kind).url)
         assert {each.rpartition(": ")[2] for each in sentences} == {"no answer in time", "error sending request"}
-        assert time.monotonic() - begun_s < 60
         overload.link.mend()
 
 
