@@ -57,18 +57,20 @@ _AUDIT = [sys.executable, "-m", "tablegate.gateway.cli", "job", "audit", "rating
 
 def _timed(what: str, work: Path, words: list[str]) -> str:
     """Run a program, and return what it printed; say how long it took, and the CPU of its processes."""
-    log_path = work / "program.log"
+    out_path, log_path = work / "program.out", work / "program.log"
     begin_s, used_s = time.monotonic(), 0.0
-    with log_path.open("wb") as log, subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log) as process:
+    with (
+        out_path.open("wb") as out,
+        log_path.open("wb") as log,
+        subprocess.Popen(words, stdout=out, stderr=log) as process,
+    ):
         while process.poll() is None:
             used_s = max(used_s, cpu_s(process_tree(process.pid)))
             time.sleep(POLL_S)
-        assert process.stdout is not None, "it is a pipe"
-        printed = process.stdout.read().decode()
     if process.returncode:
         raise RuntimeError(f"{what} ended with {process.returncode}: {log_path.read_text()[-2_000:]}")
     say(f"{what}: {time.monotonic() - begin_s:.1f} s, {used_s:.1f} s of CPU")
-    return printed
+    return out_path.read_text()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -142,12 +143,20 @@ class Vandal:
         return [one for one in consume(self._bootstrap, self._topic) if one.key == self._key(customer)][-1]
 
     def write(
-        self, customer: str, sequence: int, value: bytes | None, *, partition: int | None = None, run: int | None = None
+        self,
+        customer: str,
+        sequence: int,
+        value: bytes | None,
+        *,
+        partition: int | None = None,
+        run: int | None = None,
+        more: Sequence[tuple[str, bytes]] = (),
     ) -> None:
-        """Write a record of a customer; by default into the partition of its key."""
+        """Write a record of a customer; by default into the partition of its key. `more`: headers behind its own."""
         headers: list[tuple[str, bytes]] = [(VERSION_HEADER, make_version(1, sequence))]
         if run is not None:
             headers.append((RUN_HEADER, run.to_bytes(8, "big")))
+        headers += more
         produce(self._bootstrap, self._topic, [NewRecord(self._key(customer), value, headers, partition)])
 
     def begin_run(self) -> int:
@@ -222,6 +231,9 @@ def test_changed_changelog_is_named(spark: SparkSession, broker: Broker, tmp_pat
     # What gateways skip is not served, and so is no difference: a value that does not decode, or has another key.
     for skipped in (b"junk", b"\0\0\0\0\1\xff", ann):
         vandal.write("eve", 100, skipped)
+    # Of two headers of a name the last counts, and this is no version.
+    vandal.write("ann", 100, None, more=[(VERSION_HEADER, b"none")])
+    vandal.write("ann", 100, None, more=[("traceparent", b"00"), (VERSION_HEADER, b"none")])
     # A job that was frozen.
     run = vandal.begin_run()
     vandal.begin_late(run - 1)
@@ -230,7 +242,8 @@ def test_changed_changelog_is_named(spark: SparkSession, broker: Broker, tmp_pat
     assert found_counts(audit(spark, job, options)) == {EQUAL: len(CUSTOMERS)}
 
     double = ann[-8:]
-    vandal.write("ann", 90, ann.replace(double, b"\0\0\0\0\0\0\xf0\x3f"))
+    traced = [("traceparent", b"00"), ("tracestate", b"")]
+    vandal.write("ann", 90, ann.replace(double, b"\0\0\0\0\0\0\xf0\x3f"), more=traced)
     vandal.write("bob", 90, None, run=run)
     vandal.write("cid", 3, None)  # older than its row
     vandal.write("zoe", 1, dan.replace(b"dan", b"zoe"))

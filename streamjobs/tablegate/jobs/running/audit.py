@@ -177,7 +177,7 @@ def _audit(spark: SparkSession, table: Table, bootstrap: str, checkpoints: str) 
     tasks = sum(ends.values()) // RECORDS_PER_TASK + spark.sparkContext.defaultParallelism
     session = table_session(spark, shuffle_partitions=tasks)
     compared = _compared(
-        _changelog_rows(session, plan, ends, tasks),
+        _changelog_rows(session, plan, ends),
         _state_rows(session, plan, checkpoint, batch),
         plan,
         settled=begin if is_settled else {},
@@ -288,13 +288,13 @@ def _state_rows(session: SparkSession, plan: Plan, checkpoint: Checkpoint, batch
 # The rows of the changelog.
 
 
-def _changelog_rows(session: SparkSession, plan: Plan, ends: Mapping[int, int], tasks: int) -> DataFrame:
+def _changelog_rows(session: SparkSession, plan: Plan, ends: Mapping[int, int]) -> DataFrame:
     """Return the rows that gateways serve, of each key the newest: `_KEY`, `_VERSION`, `_ROW`, `_PARTITION`, `_OFFSET`.
 
     `_ROW` is null for a tombstone. What gateways skip is left out, but for a key in another partition than its own
     where the Java producer chose it.
 
-    The topic is read once, into a shuffle by key of so many tasks; from there come first the runs, then the rows.
+    The topic is read once, into a shuffle by key. From there come first the runs, then the rows.
     """
     topic = plan.changelog.name
     records = (
@@ -323,7 +323,7 @@ def _changelog_rows(session: SparkSession, plan: Plan, ends: Mapping[int, int], 
         f"AND substring({_VERSION}, 1, 4) = X'{plan.generation:08X}' "
         f"AND ({_RUN} IS NULL OR octet_length({_RUN}) = {RUN_BYTES})"
     )
-    records = _shuffled_once(records, tasks)
+    records = _shuffled_once(records)
     rows = _of_runs_that_count(records, _fences(records, is_row)).where(is_row)
     rows = rows.withColumn(_ROW, sql.when(sql.col("value").isNotNull(), _decoded(plan)))
     with without_ansi(session):
@@ -344,19 +344,19 @@ def _header(name: str) -> Column:
     return sql.expr(f"CASE size(headers) WHEN 1 THEN {one} WHEN 2 THEN {two} ELSE {last} END")
 
 
-def _shuffled_once(records: DataFrame, tasks: int) -> DataFrame:
-    """Return records that lie in `tasks` partitions by their keys, whoever asks for them however often.
+def _shuffled_once(records: DataFrame) -> DataFrame:
+    """Return records that lie in partitions by their keys, and are read and shuffled once for all plans over them.
 
     Each plan of Spark's would read the topic again. So its plans have the shuffle's own output as their source.
     """
     session = records.sparkSession
-    shuffled = records.repartition(tasks, _KEY)._jdf
+    shuffled = records.repartition(_KEY)._jdf
     sources = scala_object(session.sparkContext, "org.apache.spark.sql.execution.LogicalRDD")
-    words = [shuffled.queryExecution().toRdd(), shuffled, False]
+    arguments = [shuffled.queryExecution().toRdd(), shuffled, False]
     try:
-        source = sources.fromDataset(*words)
+        source = sources.fromDataset(*arguments)
     except Py4JError:  # Spark 4.3 takes one more
-        source = sources.fromDataset(*words, getattr(sources, "fromDataset$default$4")())
+        source = sources.fromDataset(*arguments, getattr(sources, "fromDataset$default$4")())
     datasets = scala_object(session.sparkContext, "org.apache.spark.sql.classic.Dataset")
     return DataFrame(datasets.ofRows(session._jsparkSession, source), session)
 
