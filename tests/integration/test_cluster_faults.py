@@ -9,10 +9,11 @@ import signal
 import socket
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -90,8 +91,11 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def site(request: pytest.FixtureRequest, running: Site) -> Site:
     """The gateways, all of them up and with all that they are to have, whatever the test before did."""
     for name in ("g1", "g2", "g3"):
-        if not running.cluster[name].is_up:
-            running.cluster[name].start()
+        member = running.cluster[name]
+        if member.environment:
+            restarted(member)
+        elif not member.is_up:
+            member.start()
     running.cluster.wait_whole()
     return running._replace(pause_min_s=0.0) if request.node.get_closest_marker("long") else running
 
@@ -145,18 +149,26 @@ def test_a_killed_gateway_is_not_missed(site: Site, kills: int) -> None:
         assert [failure for failure in (*load.failures, *load.breaks) if not in_flight(failure, outages)] == []
 
 
+def restart(
+    load: Load, cluster: Cluster, name: str, fault: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Restart a gateway under load, and wait until the cluster is whole again."""
+    load.wait_for_owner(name)
+    with load.history.fault(fault):
+        assert cluster[name].stop() == 0
+        load.wait_for_reads()
+    cluster[name].environment = environment
+    cluster[name].start()
+    cluster.wait_whole()
+
+
 @pytest.mark.parametrize("restarts", [pytest.param(2, id="short"), long(20)])
 def test_a_rolling_restart_fails_no_call(site: Site, restarts: int) -> None:
     cluster = site.cluster
     with site.load() as load:
         for number in range(restarts):
             name = cluster.names_up[number % 3]
-            load.wait_for_owner(name)
-            with load.history.fault(f"SIGTERM {number} of {name}"):
-                assert cluster[name].stop() == 0
-                load.wait_for_reads()
-            cluster[name].start()
-            cluster.wait_whole()
+            restart(load, cluster, name, f"SIGTERM {number} of {name}")
         load.finish()
         tell(load, f"{restarts} restarts")
         assert load.failures == []
@@ -168,13 +180,7 @@ def test_gateways_of_the_last_release_serve_beside_these(site: Site, tmp_path: P
     cluster, release = site.cluster, last_release(tmp_path)
     with site.load() as load:
         for environment, name in itertools.product((release, {}), ("g1", "g2", "g3")):
-            load.wait_for_owner(name)
-            with load.history.fault(f"SIGTERM of {name}"):
-                assert cluster[name].stop() == 0
-                load.wait_for_reads()
-            cluster[name].environment = environment
-            cluster[name].start()
-            cluster.wait_whole()
+            restart(load, cluster, name, f"SIGTERM of {name}", environment)
             load.wait_for_reads()
         load.finish()
         tell(load, "back to the last release and up again")
@@ -390,7 +396,7 @@ def test_a_gateway_whose_clock_is_wrong_tells_no_lies(site: Site, tmp_path: Path
 
 
 def restarted(member: Member) -> None:
-    """Start a gateway again, with a clock that is right."""
+    """Start a gateway again, with a clock that is right, and of this version."""
     member.stop()
     member.environment = {}
     member.start()

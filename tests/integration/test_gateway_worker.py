@@ -1,6 +1,5 @@
 """Worker processes over a store that this process writes: one port, drains, a wiped store, a parent that dies."""
 
-import base64
 import json
 import os
 import signal
@@ -11,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,12 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from tablegate.gateway.server.child import WORKER, ChildConfig
-from tablegate.gateway.server.preflight import load_contracts, reserve_address
+from tablegate.gateway.server.preflight import reserve_address
 from tablegate.gateway.stores.lmdb.environment import wipe
 from tablegate.gateway.stores.lmdb.store import LmdbStore
+from tests.kit.gateway_processes.child import child_config, child_process
 from tests.kit.programs.processes import alive
-from tests.kit.table.filled import RATINGS, ROOT, catalogue_of, rating, ratings_table
+from tests.kit.table.filled import ROOT, catalogue_of, rating, ratings_table
 
 GET = "/examples.ratings.v1.RatingsService/GetRating"
 SUBSCRIBE = "/examples.ratings.v1.RatingsService/SubscribeRatings"
@@ -38,46 +38,21 @@ def address() -> Iterator[str]:
         yield reserved.address
 
 
-def _settings(
-    store: Path, address: str, parent: int | None = None, admin: str | None = None, log_settings: Path | None = None
-) -> str:
-    files, _ = load_contracts((RATINGS,))
-    return ChildConfig(
-        name="worker-0",
-        parent=parent or os.getpid(),
-        contract=base64.b64encode(files.SerializeToString()).decode(),
-        store=str(store),
+def _config(store: Path, address: str, admin: str | None = None, log_settings: Path | None = None) -> ChildConfig:
+    return child_config(
+        "worker-0",
+        store,
         address=address,
         admin_address=admin,
-        token_keys=("aa" * 32,),
-        reflection=False,
-        tls=None,
-        cors_origins=(),
-        drain_s=5.0,
         streams=STREAMS,
-        bootstrap="",
-        tables_topic="",
-        log_file=str(store.parent / "log"),
         log_settings=None if log_settings is None else str(log_settings),
-    ).to_json()
+    )
 
 
-@contextmanager
 def _worker(
     store: Path, address: str, admin: str | None = None, log_settings: Path | None = None
-) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-m", "tablegate.gateway.server", WORKER]
-    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    try:
-        worker.stdin.write(_settings(store, address, admin=admin, log_settings=log_settings) + "\n")
-        worker.stdin.close()
-        yield worker
-    finally:
-        worker.kill()
-        worker.wait()
-        worker.stdout.close()
+) -> AbstractContextManager["subprocess.Popen[str]"]:
+    return child_process(WORKER, _config(store, address, admin, log_settings))
 
 
 def _event(worker: "subprocess.Popen[str]") -> str:
@@ -276,7 +251,7 @@ def test_a_worker_whose_certificate_is_none_says_so(tmp_path: Path, address: str
     for name in ("server.pem", "server.key"):
         (tmp_path / name).write_text("junk")
     tls = [str(tmp_path / "server.pem"), str(tmp_path / "server.key"), None]
-    settings = json.dumps({**json.loads(_settings(tmp_path / "store", address)), "tls": tls})
+    settings = json.dumps({**json.loads(_config(tmp_path / "store", address).to_json()), "tls": tls})
     command = [sys.executable, "-m", "tablegate.gateway.server", WORKER]
     run = subprocess.run(
         command, input=settings + "\n", capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
@@ -296,7 +271,7 @@ def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, address: str) -> N
         "import os; text = sys.stdin.readline().replace('PARENT', str(os.getpid()))\n"
         "child.stdin.write(text.encode()); child.stdin.close(); print(child.pid, flush=True); time.sleep(60)\n"
     )
-    settings = json.loads(_settings(tmp_path / "store", address))
+    settings = json.loads(_config(tmp_path / "store", address).to_json())
     text = json.dumps({**settings, "parent": 0}).replace('"parent": 0', '"parent": PARENT')
     parent = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT

@@ -38,6 +38,16 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield Place(store.url, store.environment)
 
 
+@pytest.fixture
+def changelog(broker: Broker) -> RatingsChangelog:
+    """Return a changelog so long that each partition is worth a file."""
+    changelog = RatingsChangelog(broker.bootstrap, partition_count=PARTITIONS)
+    changelog.put(dict(many(PARTITIONS * OFFSETS_MIN * 11 // 10)))
+    changelog.mark(source_next_offset=300)
+    changelog.publish()
+    return changelog
+
+
 def messages(gateway: GatewayProcess, text: str) -> list[str]:
     return [line["message"] for line in gateway.log() if text in line["message"]]
 
@@ -60,11 +70,9 @@ def started(tmp_path: Path, changelog: RatingsChangelog, place: Place) -> Gatewa
     return gateway
 
 
-def test_a_lost_store_is_restored_from_snapshot_files(broker: Broker, tmp_path: Path, place: Place) -> None:
-    changelog = RatingsChangelog(broker.bootstrap, partition_count=PARTITIONS)
-    changelog.put(dict(many(PARTITIONS * OFFSETS_MIN * 11 // 10)))
-    changelog.mark(source_next_offset=300)
-    changelog.publish()
+def test_a_lost_store_is_restored_from_snapshot_files(
+    changelog: RatingsChangelog, tmp_path: Path, place: Place
+) -> None:
     with started(tmp_path, changelog, place) as gateway:
         gateway.wait_until_serving()
         soon(lambda: len(messages(gateway, "a snapshot file of partition")) >= 3 * PARTITIONS, "files are written")
@@ -88,11 +96,7 @@ def test_a_lost_store_is_restored_from_snapshot_files(broker: Broker, tmp_path: 
 
 
 @pytest.mark.parametrize("trouble", ["hangs", "is overloaded"])
-def test_an_object_store_in_trouble_stops_no_gateway(broker: Broker, tmp_path: Path, trouble: str) -> None:
-    changelog = RatingsChangelog(broker.bootstrap, partition_count=PARTITIONS)
-    changelog.put(dict(many(PARTITIONS * OFFSETS_MIN * 11 // 10)))
-    changelog.mark(source_next_offset=300)
-    changelog.publish()
+def test_an_object_store_in_trouble_stops_no_gateway(changelog: RatingsChangelog, tmp_path: Path, trouble: str) -> None:
     with (
         OBJECT_STORES["s3"]() as store,
         Overload(store) as overload,

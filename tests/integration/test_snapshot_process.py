@@ -1,68 +1,32 @@
 """The process that writes snapshot files, over an object store that does not answer: it ends when it is to end."""
 
-import base64
-import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from tablegate.gateway.server.app import SNAPSHOTS_STOP_S
-from tablegate.gateway.server.child import SNAPSHOTS, ChildConfig, SnapshotSettings
-from tablegate.gateway.server.preflight import load_contracts
+from tablegate.gateway.server.child import SNAPSHOTS, SnapshotSettings
 from tablegate.gateway.server.snapshots import OFFSETS_MIN
 from tablegate.gateway.server.supervisor import KILL_MARGIN_S
 from tablegate.gateway.stores.lmdb.store import LmdbStore
+from tests.kit.gateway_processes.child import child_config, child_process
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.programs.object_store import Overload, s3
-from tests.kit.table.filled import RATINGS, ROOT, live_partition
+from tests.kit.table.filled import live_partition
 
 pytestmark = pytest.mark.tools
 
 KILLED_S = SNAPSHOTS_STOP_S + KILL_MARGIN_S  # after the signal, where it does not end
 
 
-def settings(store: Path, url: str) -> str:
-    files, _ = load_contracts((RATINGS,))
-    return ChildConfig(
-        name=SNAPSHOTS,
-        parent=os.getpid(),
-        contract=base64.b64encode(files.SerializeToString()).decode(),
-        store=str(store),
-        address="127.0.0.1:1",
-        token_keys=("aa" * 32,),
-        reflection=False,
-        tls=None,
-        cors_origins=(),
-        drain_s=5.0,
-        streams=1,
-        bootstrap="",
-        tables_topic="",
-        log_file=str(store.parent / "log"),
-        snapshots=SnapshotSettings(url=url),
-    ).to_json()
-
-
-@contextmanager
-def writing(directory: Path, overload: Overload, url: str) -> Iterator["subprocess.Popen[str]"]:
+def writing(directory: Path, overload: Overload, url: str) -> AbstractContextManager["subprocess.Popen[str]"]:
     """Run the process, over a store with a partition that is due."""
     live_partition(LmdbStore(directory / "store"), OFFSETS_MIN + 100).store.close()
-    command = [sys.executable, "-m", "tablegate.gateway.server", SNAPSHOTS]
-    environment = {**os.environ, **overload.environment}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=ROOT, env=environment
-    ) as process:
-        assert process.stdin is not None
-        try:
-            process.stdin.write(settings(directory / "store", url) + "\n")
-            process.stdin.close()
-            yield process
-        finally:
-            process.kill()
+    config = child_config(SNAPSHOTS, directory / "store", snapshots=SnapshotSettings(url=url))
+    return child_process(SNAPSHOTS, config, overload.environment)
 
 
 def log_of(directory: Path) -> str:

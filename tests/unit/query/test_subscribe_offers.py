@@ -4,7 +4,7 @@ import asyncio
 import gc
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -250,14 +250,27 @@ class Reader(ServedCall):
         return self.accepts
 
 
+def open_streams(ratings: Ratings, calls: Calls, readers: Sequence[Reader], **fields: Any) -> None:
+    """Open a Subscribe stream for each reader."""
+    path = f"{ratings.asker.service}/{METHOD}"
+    method = ratings.asker.methods[path]
+    assert isinstance(method, StreamMethod)
+    request = ratings.asker.request(METHOD, **fields).SerializeToString()
+    for reader in readers:
+        calls.stream(reader, path, method, request)
+
+
+def cut(readers: Sequence[Reader]) -> None:
+    """Let the clients go."""
+    for reader in readers:
+        assert reader.exchange.on_gone is not None
+        reader.exchange.on_gone()
+
+
 def test_streams_that_wait_have_no_task_and_leave_nothing() -> None:
     ratings = make_ratings(store=(store := MemoryStore()))
     writer = Writer(ratings)
     writer.put(*range(10))
-    path = f"{ratings.asker.service}/{METHOD}"
-    method = ratings.asker.methods[path]
-    assert isinstance(method, StreamMethod)
-    request = ratings.asker.request(METHOD).SerializeToString()
 
     async def until_idle() -> None:
         async with asyncio.timeout(TIMEOUT_S):
@@ -267,8 +280,7 @@ def test_streams_that_wait_have_no_task_and_leave_nothing() -> None:
     async def talk() -> None:
         calls = Calls()
         readers = [Reader(calls) for _ in range(5)]
-        for reader in readers:
-            calls.stream(reader, path, method, request)
+        open_streams(ratings, calls, readers)
         await until_idle()
         sent = [len(reader.messages) for reader in readers]
         readers[0].accepts = False
@@ -278,9 +290,7 @@ def test_streams_that_wait_have_no_task_and_leave_nothing() -> None:
                 await asyncio.sleep(0)
         assert [reader.offered for reader in readers] == [0, 1, 1, 1, 1]
         assert len(asyncio.all_tasks()) == 2, "who takes nothing has a task"
-        for reader in readers:
-            assert reader.exchange.on_gone is not None
-            reader.exchange.on_gone()
+        cut(readers)
         await until_idle()
         assert calls.streams == 0
         with store.snapshot() as snapshot:
@@ -309,17 +319,13 @@ def test_progress_that_is_due_at_once_comes_in_turns(timeout_s: float | None) ->
     ratings = make_ratings()
     writer = Writer(ratings)
     writer.put(1)
-    path = f"{ratings.asker.service}/{METHOD}"
-    method = ratings.asker.methods[path]
-    assert isinstance(method, StreamMethod)
-    request = ratings.asker.request(METHOD, subscribe_options=options(**OFTEN)).SerializeToString()
 
     async def talk() -> None:
         calls, passes = Calls(), [0]
         readers = [SlowReader(calls, passes) for _ in range(40)]
         for reader in readers:
             reader.timeout_s = timeout_s
-            calls.stream(reader, path, method, request)
+        open_streams(ratings, calls, readers, subscribe_options=options(**OFTEN))
 
         async def until_offered(count: int) -> None:
             async with asyncio.timeout(TIMEOUT_S):
@@ -333,9 +339,7 @@ def test_progress_that_is_due_at_once_comes_in_turns(timeout_s: float | None) ->
         passes.clear()
         await until_offered(5)
         assert max(passes) < 10
-        for reader in readers:
-            assert reader.exchange.on_gone is not None
-            reader.exchange.on_gone()
+        cut(readers)
         while len(asyncio.all_tasks()) > 1:
             await asyncio.sleep(0)
 
