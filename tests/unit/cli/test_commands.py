@@ -67,7 +67,7 @@ def _methods() -> Methods:
 
 
 def _run(*words: str) -> Result:
-    return CliRunner().invoke(COMMAND, list(words), env={"COLUMNS": "200"})
+    return CliRunner().invoke(COMMAND, list(words), env={"COLUMNS": "80"})
 
 
 def _rows(result: Result) -> Sequence[dict[str, str]]:

@@ -61,7 +61,7 @@ METHODS = ["GetOrder", "BatchGetOrders", "ListOrders", "ScanOrders", "SubscribeO
 
 
 def run(*words: object) -> Result:
-    return CliRunner().invoke(COMMAND, ["contract", *map(str, words)], env={"COLUMNS": "200"})
+    return CliRunner().invoke(COMMAND, ["contract", *map(str, words)], env={"COLUMNS": "80"})
 
 
 def new(path: Path, text: str, *words: str) -> str:

@@ -403,7 +403,7 @@ def test_a_table_that_is_new_or_gone_or_renamed(tmp_path: Path) -> None:
 
 
 def run(*words: object) -> Result:
-    return CliRunner().invoke(COMMAND, ["diff", *map(str, words)], env={"COLUMNS": "200"})
+    return CliRunner().invoke(COMMAND, ["diff", *map(str, words)], env={"COLUMNS": "80"})
 
 
 def test_command(tmp_path: Path) -> None:

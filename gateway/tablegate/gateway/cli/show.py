@@ -39,7 +39,8 @@ from tablegate.v1.status_pb2 import (
 if TYPE_CHECKING:  # as in `ask`
     from tablegate.gateway.query.masks import Wanted
 
-OUT = Console(highlight=False)
+# Breaks no line: a terminal does that itself, and a reader of a pipe looks for the whole line.
+OUT = Console(highlight=False, soft_wrap=True)
 
 _AS_IN_CONTRACT = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
 
@@ -103,7 +104,7 @@ def cells(message: Message, wanted: "Wanted | None" = None) -> list[str]:
 
 def _print_sentence(text: str) -> None:
     """Print a text as it is, in one line however wide the terminal is."""
-    OUT.print(text, markup=False, soft_wrap=True)
+    OUT.print(text, markup=False)
 
 
 def plain(text: str) -> Text:
@@ -430,5 +431,5 @@ def columns(*names: Sequence[str]) -> Table:
 
 def print_table(table: Table) -> None:
     """Print a table: as wide as the terminal, or in a pipe as wide as its content."""
-    console = OUT if OUT.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)
+    console = Console(highlight=False, width=None if OUT.is_terminal else PIPE_COLUMNS)
     console.print(table)

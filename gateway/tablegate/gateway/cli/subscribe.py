@@ -109,7 +109,7 @@ def _until_interrupted() -> Iterator[None]:
 
 
 def _show_events(view: "LiveView", events: Subscription) -> None:
-    with Live(view, console=show.OUT, refresh_per_second=REFRESHES_PER_S, vertical_overflow="crop"):
+    with Live(view, console=Console(highlight=False), refresh_per_second=REFRESHES_PER_S, vertical_overflow="crop"):
         for event in events:
             view.apply(event)
 
