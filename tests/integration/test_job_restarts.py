@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,7 +24,7 @@ from tablegate.jobs.planning.plan import make_plan
 from tablegate.jobs.running.handover import HandoverPhase
 from tablegate.jobs.running.operations import newest_marker
 from tablegate.jobs.running.rebuild import can_resume
-from tablegate.jobs.running.running_table import RunningTable
+from tablegate.jobs.running.running_table import RESTARTS_MAX, RunningTable
 from tests.kit.job.counting_job import COLUMNS, JobInProcess, Written, orders, rows, write_job, written
 from tests.kit.job.process import WAIT_S, JobProcess, wait_until
 from tests.kit.programs.kafka import NewRecord, Tail, consume, delete_topic, drop_records, new_topic, produce
@@ -202,6 +203,31 @@ def test_a_run_for_a_scheduler_ends_when_timers_have_run(
             wait_until("end of the run", is_done)
         newest = written(broker.bootstrap, job)[-1]
         assert (newest.first, newest.second) == (count, float(count))
+
+
+LATE = RESTARTS_MAX + 1  # starts of a Python worker
+SLOW_PYTHON = f"""#!/bin/sh
+echo >>"$0.starts"
+[ "$(wc -l <"$0.starts")" -gt {LATE} ] || sleep 11
+exec {sys.executable} "$@"
+"""
+
+
+def test_python_that_is_late_many_times_is_waited_for(
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(broker.bootstrap)
+    columns = {"order_count": "orders", "amount": "CAST(orders AS DOUBLE)"}
+    job = write_job(tmp_path, "late_python", topic, columns=columns, more="mode=Mode.MICROBATCH, processor=Counts()")
+    Path(job).write_text(COUNTS + Path(job).read_text())
+    produce(broker.bootstrap, topic, orders("ann", 5))
+    python = tmp_path / "python"
+    python.write_text(SLOW_PYTHON)
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    with JobInProcess(spark, job, options) as running:
+        running.run_until_read(topic, 5)
+    assert len(Path(f"{python}.starts").read_text().splitlines()) > LATE
 
 
 def test_checkpoint_that_another_job_has_written_to(

@@ -352,6 +352,9 @@ class RunningTable:
                 self._restart_with_new_schemas(unknown)
                 return
             except PythonWorkerLate as late:
+                # As often as it takes: a busy machine is free again at some time. A scheduler waits for the end of a run.
+                if not self._options.once:
+                    self._restarts = 0
                 self._restart(
                     "python_worker_late",
                     f"{late}; Spark waits ten seconds for a Python worker, so give the machine more cores or less work",
