@@ -16,7 +16,6 @@ from tests.kit.job.counting_job import CONTRACT, rows
 from tests.kit.job.process import JobProcess, wait_until
 from tests.kit.programs.kafka import NewRecord, new_topic, produce
 
-pytest.importorskip("pandas")
 pytestmark = pytest.mark.jvm
 
 PROCESSORS = {

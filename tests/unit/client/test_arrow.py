@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pandas as pd
+import polars
 import pyarrow as pa
 import pytest
 from google.protobuf import json_format
@@ -64,6 +66,17 @@ def test_every_kind_of_field(seed: int) -> None:
     table.validate(full=True)
     assert table.schema == arrow_schema(ORDER)
     assert table.to_pylist(maps_as_pydicts=None) == [plain(row) for row in rows]
+
+
+def test_pandas_and_polars_have_the_same_rows() -> None:
+    choice = random.Random(3)
+    rows = [random_order(choice) for _ in range(30)]
+    table = arrow_table(rows, ORDER)
+    frame = table.to_pandas(types_mapper=pd.ArrowDtype)
+    assert pa.Table.from_pandas(frame, schema=table.schema, preserve_index=False).equals(table)
+    expected = table.to_pylist(maps_as_pydicts="strict")
+    assert polars.from_arrow(table).to_dicts() == expected  # type: ignore[union-attr]
+    assert [*table.to_pandas()["took"].dropna()] == [row["took"] for row in expected if row["took"] is not None]
 
 
 def test_no_rows_have_columns() -> None:
