@@ -352,7 +352,7 @@ class RunningTable:
                 self._restart_with_new_schemas(unknown)
                 return
             except PythonWorkerLate as late:
-                # As often as it takes: a busy machine is free again at some time. A scheduler waits for the end of a run.
+                # As often as it takes: a busy machine is free again at some time. A scheduler waits for a run to end.
                 if not self._options.once:
                     self._restarts = 0
                 self._restart(
