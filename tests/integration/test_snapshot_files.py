@@ -1,7 +1,6 @@
 """A gateway that loses its store, and begins with snapshot files: in a directory, and in object stores."""
 
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +18,6 @@ from tests.kit.programs.object_store import OBJECT_STORES, Overload
 pytestmark = pytest.mark.jvm
 
 PARTITIONS = 2
-STOP_S = 15.0  # 2 s on a quiet machine
 
 
 class Place(NamedTuple):
@@ -115,7 +113,5 @@ def test_an_object_store_in_trouble_stops_no_gateway(changelog: RatingsChangelog
         gateway.wait_until_serving()
         assert messages(gateway, "no snapshot file is used"), "rows come from the changelog"
         assert gateway.rows() == changelog.rows
-        begun_s = time.monotonic()
         assert gateway.stop() == 0
-        assert time.monotonic() - begun_s < STOP_S
         assert not messages(gateway, "is killed")
