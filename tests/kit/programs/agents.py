@@ -5,10 +5,10 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from mcp.client.client import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
+if TYPE_CHECKING:  # the SDK takes a second to import, in each process that collects tests
+    from mcp.client.client import Client
 
 COMMAND = (sys.executable, "-m", "tablegate.gateway.cli")
 
@@ -16,7 +16,7 @@ COMMAND = (sys.executable, "-m", "tablegate.gateway.cli")
 class Agent:
     """Asks tools: `ask` gives the structured answer, `refusal` the sentence of an error."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: "Client") -> None:
         self.client = client
 
     async def tools(self) -> dict[str, Any]:
@@ -41,6 +41,9 @@ class Agent:
 @asynccontextmanager
 async def agent(*words: str, before: tuple[str, ...] = (), log: TextIO = sys.stderr) -> AsyncIterator[Agent]:
     """Yield an agent of `tablegate mcp` with these words; `before` them those of `tablegate`; its stderr is `log`."""
+    from mcp.client.client import Client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
     command, *arguments = COMMAND
     started = StdioServerParameters(command=command, args=[*arguments, *before, "mcp", *words])
     async with Client(stdio_client(started, log)) as client:

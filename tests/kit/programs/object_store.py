@@ -26,7 +26,6 @@ from typing import NamedTuple, Self
 from urllib.request import Request, urlopen
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from tablegate.examples.demo.tether import tethered
 from tablegate.gateway.stores.snapshots.objects import ObjectFiles
@@ -71,6 +70,8 @@ class ObjectStore(NamedTuple):
 
 @contextmanager
 def _moto() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer  # takes its time, which each process would that collects tests
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it logs each request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

@@ -17,8 +17,6 @@ from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
-from mcp.client.client import Client
-from mcp.shared.exceptions import MCPError
 
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.call import Call, Methods, UnaryMethod
@@ -134,6 +132,8 @@ def test_a_scan_that_takes_no_limit_is_cut(ratings: GrpcCluster, tmp_path: Path)
 
 
 def test_what_is_wrong_is_the_error_of_a_tool(ratings: GrpcCluster) -> None:
+    from mcp.shared.exceptions import MCPError  # takes a second, which each process would that collects tests
+
     tool = "RatingsService_GetRating"
 
     async def run() -> None:
@@ -348,6 +348,8 @@ def test_ctrl_c_ends_it_while_its_stdin_is_open(ratings: GrpcCluster) -> None:
 
 
 def test_tools_answer_over_http(ratings: GrpcCluster) -> None:
+    from mcp.client.client import Client
+
     async def run(url: str) -> None:
         async with Client(url) as client:
             result = await client.call_tool("RatingsService_GetRating", {"movieId": 7})

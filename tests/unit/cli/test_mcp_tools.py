@@ -12,7 +12,6 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from jsonschema import Draft202012Validator
 
 from tablegate.gateway.cli.gateway import Gateway
-from tablegate.gateway.cli.mcp_server import QueryTools, schema_of, tool_names
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.http.rest.openapi_schemas import Comments
 from tests.kit.table.contracts import bind_visits
@@ -21,33 +20,40 @@ from tests.kit.table.filled import ORDERS, RATINGS, catalogue_of
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
+def _mcp() -> Any:
+    """Return the module under test. The SDK takes a second to import, in each process that collects tests."""
+    from tablegate.gateway.cli import mcp_server
+
+    return mcp_server
+
+
 def _tools(catalogue: Catalogue) -> dict[str, Any]:
     with Gateway("127.0.0.1:1") as gateway:  # which is not asked
-        tools = QueryTools(gateway, catalogue, rows_max=10)
+        tools = _mcp().QueryTools(gateway, catalogue, rows_max=10)
     return {name: tool.listed for name, tool in tools._tools.items()}
 
 
 def test_a_tool_is_named_by_service_and_method() -> None:
-    assert tool_names(["/a.v1.S/Get"]) == {"/a.v1.S/Get": "S_Get"}
-    assert tool_names(["/S/Get"]) == {"/S/Get": "S_Get"}
+    assert _mcp().tool_names(["/a.v1.S/Get"]) == {"/a.v1.S/Get": "S_Get"}
+    assert _mcp().tool_names(["/S/Get"]) == {"/S/Get": "S_Get"}
 
 
 def test_services_of_one_name_have_their_packages() -> None:
-    names = tool_names(["/a.v1.S/Get", "/b.v1.S/Get", "/a.v1.T/Get"])
+    names = _mcp().tool_names(["/a.v1.S/Get", "/b.v1.S/Get", "/a.v1.T/Get"])
     assert list(names.values()) == ["a_v1_S_Get", "b_v1_S_Get", "T_Get"]
 
 
 def test_names_that_collide_in_every_way_differ() -> None:
     long = "L" * 70
     paths = ["/a.b.S/Get", "/a_b.S/Get", "/S_T/Get", "/x.S/T_Get", f"/p.{long}/Get", f"/q.{long}/Get", f"/p.{long}/Got"]
-    names = tool_names(paths)
+    names = _mcp().tool_names(paths)
     assert len(set(names.values())) == len(paths)
     assert all(NAME.fullmatch(name) for name in names.values()), names
 
 
 def test_a_name_stays_in_another_order_of_contracts() -> None:
     paths = ["/a.b.S/Get", "/a_b.S/Get", "/c.S/Get", f"/p.{'L' * 70}/Get"]
-    assert tool_names(paths) == tool_names(reversed(paths))
+    assert _mcp().tool_names(paths) == _mcp().tool_names(reversed(paths))
 
 
 def test_a_subscribe_is_no_tool() -> None:
@@ -89,7 +95,7 @@ def test_a_message_in_itself_refers_to_the_whole() -> None:
         tree.field.add(name=name, number=number, type=11, label=1, type_name=".trees.Tree")
     pool = DescriptorPool()
     pool.Add(file)
-    schema = schema_of(pool.FindMessageTypeByName("trees.Tree"), Comments(FileDescriptorSet(file=[file])))
+    schema = _mcp().schema_of(pool.FindMessageTypeByName("trees.Tree"), Comments(FileDescriptorSet(file=[file])))
     assert schema == {"type": "object", "properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}}
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pandas as pd
-import polars
 import pyarrow as pa
 import pytest
 from google.protobuf import json_format
@@ -69,6 +67,9 @@ def test_every_kind_of_field(seed: int) -> None:
 
 
 def test_pandas_and_polars_have_the_same_rows() -> None:
+    import pandas as pd  # both take their time, which each process would that collects tests
+    import polars
+
     choice = random.Random(3)
     rows = [random_order(choice) for _ in range(30)]
     table = arrow_table(rows, ORDER)
