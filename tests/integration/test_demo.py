@@ -7,10 +7,14 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tablegate.examples.demo.launch import JAVA_OPTIONS as DEMO_OPTIONS
+from tablegate.jobs.jars.java import find_java
+from tablegate.jobs.testing.session import JAVA_OPTIONS as TEST_OPTIONS
 from tests.kit.job.process import wait_until
 from tests.kit.programs.demo import read_until, start_demo
 from tests.kit.programs.go_tools import go_tool
@@ -26,6 +30,15 @@ def _ask(*words: str, address: str) -> list[dict[str, object]]:
         [*COMMAND, *words, "--address", address, "--json"], capture_output=True, text=True, check=True, timeout=60
     )
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("options", [DEMO_OPTIONS.split(), TEST_OPTIONS], ids=["of the demo", "of tests"])
+def test_the_quick_compiler_has_room_for_code(options: Sequence[str]) -> None:
+    command = [str(find_java()), *options, "-XX:+PrintFlagsFinal", "-version"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    found = re.search(r"ReservedCodeCacheSize\s+=\s+(\d+)", shown)
+    assert found is not None
+    assert int(found[1]) >= 200 << 20  # alone it has 48 MB, which Spark fills with many tables
 
 
 def test_demo_answers_stays_and_leaves_nothing(tmp_path: Path) -> None:

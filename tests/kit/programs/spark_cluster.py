@@ -34,7 +34,7 @@ def spark_environment(work: Path) -> Mapping[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": f"{DAEMON_MB}m",
         # They live for a minute: code that takes long to compile never pays.
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
     }
 
 

@@ -23,8 +23,9 @@ from tablegate.jobs.jars.java import find_java
 SAMPLES = 200  # of each system
 SAMPLE_RATINGS = 2_000
 SAMPLE_SEED = 1
-# Most of what two cores do while tables start is to compile Java. The quick compiler alone halves that.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Most of what two cores do while tables start is to compile Java. The quick compiler alone halves that. It would have
+# room for 48 MB of code, as if a program had little of it, and Java ends threads where that is full.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 
 
 class DemoError(Exception):

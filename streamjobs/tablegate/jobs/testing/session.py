@@ -12,8 +12,9 @@ from tablegate.jobs.errors import JobError
 from tablegate.jobs.running.session import DEFAULTS, SETTINGS, has_connectors, spark_session
 
 MASTER = "local[2]"
-# Tests end before the optimizing compiler has paid for itself: without it, a first call takes half the processor time.
-JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+# Tests end before the optimizing compiler has paid for itself: without it, a first call takes half the processor time,
+# and has room for 48 MB of code, which tests of many tables fill; Java ends threads then.
+JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:+UseSerialGC")
 
 _running = ExitStack()
 _session: SparkSession | None = None
