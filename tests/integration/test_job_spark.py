@@ -494,3 +494,16 @@ def test_checkpoint_that_cannot_be_written(spark: SparkSession, tmp_path: Path) 
     (tmp_path / "file").write_text("")
     with pytest.raises(JobError, match=r'checkpoint ".*/file" cannot be used: '):
         Checkpoint(spark, str(tmp_path / "file")).claim(IDENTITY)
+
+
+def test_code_of_many_tables_is_compiled_once(spark: SparkSession) -> None:
+    compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME().getCount  # type: ignore[union-attr]
+
+    def run_all() -> int:
+        before = compiled()
+        for number in range(120):  # Spark would keep 100
+            assert spark.range(number, number + 1).selectExpr(f"id - {number}L AS zero").first()[0] == 0  # type: ignore[index]
+        return int(compiled() - before)
+
+    assert run_all() > 100
+    assert run_all() == 0

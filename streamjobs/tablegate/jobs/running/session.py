@@ -6,6 +6,7 @@ Decision: docs/decisions/0037-cluster-jobs-wait-for-slots.md
 Decision: docs/decisions/0104-from-spark-4-1-on.md
 Decision: docs/decisions/0107-few-messages-to-java.md
 Decision: docs/decisions/0118-an-archive-of-javas-classes.md
+Decision: docs/decisions/0192-generated-code-is-kept.md
 """
 
 import os
@@ -51,6 +52,9 @@ DEFAULTS = {
     # of jobs name the line of the declaration instead.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
+    # A table has 20 to 60 pieces of generated code in each batch. Spark's cache of 100 had none of those of
+    # eight tables when the next batch came, and each batch compiled all of it again.
+    "spark.sql.codegen.cache.maxEntries": "2000",
     "spark.sql.streaming.stopTimeout": "10s",  # who waits for a stop would kill the process soon after
 }
 
