@@ -26,6 +26,7 @@ from tablegate.gateway.query.subscribe.selections import selection_reader
 from tablegate.gateway.query.visible_rows import VisibleRows, row_parser
 from tablegate.gateway.stores.base import Snapshot
 from tablegate.gateway.stores.lmdb.store import LmdbStore
+from tests.kit.call.subscribe_world import at_once
 from tests.kit.table.filled import ROOT, FilledTable, catalogue_of
 
 TENANTS = ROOT / "tests/kit/table/tenants.proto"
@@ -55,7 +56,7 @@ def measure(directory: Path, kind: Kind, tenants: Sequence[Any], changes: int) -
     filled.publish()
     queries = [each for each in catalogue.queries.values() if each.table.name == kind.table]
     [query] = [each for each in queries if isinstance(each, SubscribeQuery)]
-    broadcaster = ChangeBroadcaster(filled.store_id, DEFAULT_LIMITS, row_parser(query.table))
+    broadcaster = ChangeBroadcaster(filled.store_id, DEFAULT_LIMITS, row_parser(query.table), at_once)
     tracemalloc.start()
     with store.snapshot() as snapshot:
         subscribers = [

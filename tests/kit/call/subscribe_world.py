@@ -3,7 +3,8 @@
 It knows nothing of steps, marks that move, rooms or groups.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -18,6 +19,26 @@ STORE = StoreId(1)
 PARTITIONS = [Partition(number) for number in range(3)]
 LETTERS = b"abcdef"
 RED, BLUE = b"r", b"b"
+
+
+def at_once(go_on: Callable[[], None]) -> None:
+    """Give a turn to whoever asks for one."""
+    go_on()
+
+
+class TurnsByHand:
+    """Gives turns when it is told to, in the order in which they were asked for."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Callable[[], None]] = deque()
+
+    def __call__(self, go_on: Callable[[], None]) -> None:
+        self.waiting.append(go_on)
+
+    def give(self) -> None:
+        """Give the next turn, if anybody waits for one."""
+        if self.waiting:
+            self.waiting.popleft()()
 
 
 def key_of(partition: Partition, letter: int) -> bytes:

@@ -317,6 +317,28 @@ BUGS = [
         "tests/unit/query/test_subscribe_offers.py::test_progress_that_is_due_at_once_comes_in_turns",
     ),
     Bug(
+        "what is for many groups is sent at once",
+        GATEWAY + "query/subscribe/broadcaster.py",
+        "            self._go_on_later(unsent, partial(self._send, groups))\n",
+        "            self._send(groups)\n",
+        "tests/unit/query/test_subscribe_offers.py::test_what_is_for_many_groups_comes_in_turns",
+    ),
+    Bug(
+        "progress passes what has yet to have its turn",
+        GATEWAY + "query/subscribe/local.py",
+        "            if broadcaster.has_unsent(member.group):\n",
+        "            if False:\n",
+        "tests/unit/query/test_subscribe_offers.py::test_progress_comes_behind_what_has_yet_to_have_its_turn",
+    ),
+    Bug(
+        "who joins a group is given what it has",
+        GATEWAY + "query/subscribe/broadcaster.py",
+        "        else:\n            self.send_unsent(group)\n        subscriber",
+        "        subscriber",
+        "tests/unit/query/subscribe/test_broadcaster.py::"
+        "test_any_mix_of_subscribers_leaves_each_copy_where_its_marks_say",
+    ),
+    Bug(
         "resume skips a change",
         GATEWAY + "query/subscribe/cursor.py",
         "start=start.offset, limit=budget.rows + 1, skip=start.skip)",

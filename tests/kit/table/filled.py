@@ -17,7 +17,7 @@ from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.gateway.contract.keys import encode_key
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Offset, Partition, StoreId, make_version
-from tablegate.gateway.query.call import Call, Fields
+from tablegate.gateway.query.call import AtTurn, Call, Fields
 from tablegate.gateway.stores.base import Change, Phase, Position, StoreWriter
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import SourceTopic
@@ -174,6 +174,10 @@ def rating(movie_id: int, average: float = 5.0, count: int = 1) -> Any:
     return row
 
 
+def _in_the_next_round(go_on: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(go_on)
+
+
 @dataclass
 class LocalCall(Call):
     """A call without a transport."""
@@ -208,9 +212,10 @@ class LocalCall(Call):
         """Go on in the next round of the event loop."""
         await asyncio.sleep(0)
 
-    def at_turn(self, go_on: Callable[[], None]) -> None:
+    @property
+    def at_turn(self) -> AtTurn:
         """Go on in the next round of the event loop."""
-        asyncio.get_running_loop().call_soon(go_on)
+        return _in_the_next_round
 
     def set_trailer(self, trailer: Fields) -> None:
         """Keep the trailer."""

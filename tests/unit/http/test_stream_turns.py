@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from contextlib import suppress
+from functools import partial
 
 from tablegate.gateway.http.rpc.turns import StreamTurns
 
@@ -54,6 +55,31 @@ def test_many_cheap_turns_share_a_round_and_a_dear_one_is_alone() -> None:
     assert max(map(len, rounds)) == 50
     rounds = asyncio.run(_rounds(StreamTurns(0.002, clock), clock, streams=50, cost_s=0.1, count=20))
     assert max(map(len, rounds)) == 1
+
+
+def test_dear_turns_behind_cheap_ones_share_no_round() -> None:
+    """By what the cheap ones cost, all of them would fit into one."""
+    clock = _Clock()
+    turns = StreamTurns(0.002, clock)
+
+    async def run() -> list[list[int]]:
+        await _rounds(turns, clock, streams=50, cost_s=0.00002, count=100)
+        rounds: list[list[int]] = [[]]
+
+        def go_on(number: int) -> None:
+            clock.now_s += 0.0015
+            rounds[-1].append(number)
+
+        for number in range(20):
+            turns.call(partial(go_on, number))
+        while sum(map(len, rounds)) < 20:
+            rounds.append([])
+            await asyncio.sleep(0)
+        return rounds
+
+    rounds = asyncio.run(run())
+    assert max(map(len, rounds)) <= 2
+    assert [number for each in rounds for number in each] == list(range(20))
 
 
 def test_what_comes_in_one_round_is_read_before_the_next() -> None:

@@ -5,7 +5,7 @@ import gc
 import random
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
@@ -13,13 +13,14 @@ import pytest
 from typing_extensions import override
 
 from tablegate.gateway.http.rpc.calls import Calls, ServedCall
-from tablegate.gateway.query.call import Parked, StreamMethod
+from tablegate.gateway.query.call import AtTurn, Parked, StreamMethod
 from tablegate.gateway.query.errors import QueryError
 from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.query.subscribe import broadcaster as feed
 from tablegate.gateway.stores.base import StoreUnavailable
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tests.kit.call.asker import Ratings, make_ratings
+from tests.kit.call.subscribe_world import TurnsByHand
 from tests.kit.call.subscribing import METHOD, OFTEN, TIMEOUT_S, Copy, Writer, options
 from tests.kit.seeds import seeds
 from tests.kit.store.memory import MemoryStore
@@ -27,10 +28,14 @@ from tests.kit.table.filled import LocalCall
 
 
 class Taker(LocalCall):
-    """A client's side of a stream: takes what is offered as often as `willing` says, and what the handler yields."""
+    """A client's side of a stream: takes what is offered as often as `willing` says, and what the handler yields.
 
-    def __init__(self, willing: random.Random | None, *, parks: bool = False) -> None:
+    `turns` are given where there is no task; None: in the next round of the event loop.
+    """
+
+    def __init__(self, willing: random.Random | None, *, parks: bool = False, turns: TurnsByHand | None = None) -> None:
         super().__init__(None)
+        self._turns = turns
         self.parked = 0
         self._parks = parks
         self.messages: asyncio.Queue[bytes] = asyncio.Queue()
@@ -40,6 +45,10 @@ class Taker(LocalCall):
     @property
     def parks(self) -> bool:
         return self._parks
+
+    @property
+    def at_turn(self) -> AtTurn:
+        return super().at_turn if self._turns is None else self._turns
 
     def offer(self, message: bytes) -> bool:
         if self._willing is not None and self._willing.random() < 0.3:
@@ -51,10 +60,16 @@ class Taker(LocalCall):
 
 @asynccontextmanager
 async def taking(
-    ratings: Ratings, token: str, willing: random.Random | None = None, *, parks: bool = False, **selected: int
+    ratings: Ratings,
+    token: str,
+    willing: random.Random | None = None,
+    *,
+    parks: bool = False,
+    turns: TurnsByHand | None = None,
+    **selected: int,
 ) -> AsyncIterator[Taker]:
     """Open a stream, whose task ends with the block."""
-    asker, call = ratings.asker, Taker(willing, parks=parks)
+    asker, call = ratings.asker, Taker(willing, parks=parks, turns=turns)
     handler = asker.methods[f"{asker.service}/{METHOD}"]
     assert isinstance(handler, StreamMethod)
     request = asker.request(METHOD, subscribe_options=options(token, **OFTEN), **selected)
@@ -342,6 +357,69 @@ def test_progress_that_is_due_at_once_comes_in_turns(timeout_s: float | None) ->
         cut(readers)
         while len(asyncio.all_tasks()) > 1:
             await asyncio.sleep(0)
+
+    asyncio.run(talk())
+
+
+def test_what_is_for_many_groups_comes_in_turns() -> None:
+    """Two thousand of them took the event loop for seconds, in which no Get was answered."""
+    ratings = make_ratings()
+    writer = Writer(ratings)
+    writer.put(0)
+
+    async def talk() -> None:
+        calls, passes = Calls(), [0]
+        readers = [SlowReader(calls, passes) for _ in range(300)]
+        for number, reader in enumerate(readers):
+            open_streams(ratings, calls, [reader], keys=[{"movie_id": 0}, {"movie_id": 1_000 + number}])
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
+        passes[:] = [0]
+        writer.put(0)
+        async with asyncio.timeout(TIMEOUT_S):
+            while sum(passes) < len(readers):
+                passes.append(0)
+                await asyncio.sleep(0)
+        assert max(passes) < 100
+        assert [reader.offered for reader in readers] == [1] * len(readers)
+        cut(readers)
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("parks", [False, True], ids=["task", "parked"])
+def test_progress_comes_behind_what_has_yet_to_have_its_turn(*, parks: bool) -> None:
+    """Its token says that the client has all before it."""
+    ratings, turns = make_ratings(limits=QueryLimits(publish_sent_max=1)), TurnsByHand()
+    writer = Writer(ratings)
+    writer.put(1, 2, 3)
+
+    async def talk() -> None:
+        copies = {movie_id: Copy() for movie_id in (1, 2, 3)}
+        async with AsyncExitStack() as stack:
+            calls = {
+                movie_id: await stack.enter_async_context(
+                    taking(ratings, "", parks=parks, turns=turns, movie_id=movie_id)
+                )
+                for movie_id in copies
+            }
+            for movie_id, call in calls.items():
+                while copies[movie_id].phase != SUBSCRIBE_PHASE_CURRENT:
+                    await take(call, copies[movie_id], ratings)
+            writer.put(1, 2, 3)
+            while any(call.messages.empty() for call in calls.values()):
+                await asyncio.sleep(0.001)
+                while len(turns.waiting) > 2:  # of groups; progress comes before them
+                    turns.waiting.pop()()
+            for movie_id, call in calls.items():
+                await take(call, copies[movie_id], ratings)
+                assert copies[movie_id].counts == {movie_id: writer.counts[movie_id]}
+            while turns.waiting:
+                turns.give()
+            for movie_id, call in calls.items():
+                while not call.messages.empty():
+                    await take(call, copies[movie_id], ratings)
+                assert copies[movie_id].given == 2
 
     asyncio.run(talk())
 

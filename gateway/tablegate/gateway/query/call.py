@@ -13,6 +13,9 @@ from tablegate.gateway.access.views import View
 Fields = tuple[tuple[bytes, bytes], ...]
 """Names, lower case, and values."""
 
+AtTurn = Callable[[Callable[[], None]], None]
+"""Calls what it is given, once, now or later on the event loop."""
+
 
 class Call(Protocol):
     """One call, as its handler sees it. A cancelled call cancels its handler's task."""
@@ -51,8 +54,12 @@ class Call(Protocol):
         Streams have waited before each message.
         """
 
-    def at_turn(self, go_on: Callable[[], None]) -> None:
-        """Call `go_on` when `turn` would return: for a handler that has no task. It may be now."""
+    @property
+    def at_turn(self) -> AtTurn:
+        """Return what calls something when `turn` would return, for who has no task. All calls of a process have one.
+
+        It may call it now.
+        """
 
     def set_trailer(self, trailer: Fields) -> None:
         """Send these fields after the answer; the last call counts."""

@@ -23,7 +23,9 @@ from tests.kit.call.subscribe_world import (
     SOME_KEYS,
     STORE,
     Copy,
+    TurnsByHand,
     World,
+    at_once,
     positions,
 )
 from tests.kit.seeds import seeds
@@ -94,7 +96,7 @@ def world() -> World:
 
 @pytest.fixture
 def broadcaster() -> ChangeBroadcaster:
-    return ChangeBroadcaster(STORE, DEFAULT_LIMITS, bytes)
+    return ChangeBroadcaster(STORE, DEFAULT_LIMITS, bytes, at_once)
 
 
 def test_who_asks_for_the_same_gets_the_very_same_bytes(world: World, broadcaster: ChangeBroadcaster) -> None:
@@ -143,7 +145,7 @@ def test_a_subscriber_that_pops_too_little_is_evicted_alone(world: World, broadc
 @pytest.mark.parametrize("leaves", [False, True], ids=["pops", "leaves"])
 def test_all_subscribers_together_have_a_bound(world: World, leaves: bool) -> None:
     """What is queued for several counts once; who pops or leaves makes room."""
-    broadcaster = ChangeBroadcaster(STORE, QueryLimits(queued_bytes_max=450), bytes)
+    broadcaster = ChangeBroadcaster(STORE, QueryLimits(queued_bytes_max=450), bytes, at_once)
     encoder, key_encoder = Encoder(size=100), Encoder(size=100)
     everything = [joined(broadcaster, world, EVERYTHING, encoder) for _ in range(4)]
     one_key = joined(broadcaster, world, ONE_KEY, key_encoder)
@@ -304,7 +306,7 @@ def test_what_has_not_changed_is_not_read(
 
 
 def test_the_rest_of_a_burst_stays_to_be_read(world: World) -> None:
-    broadcaster = ChangeBroadcaster(STORE, QueryLimits(message_rows_max=2, publish_messages_max=1), bytes)
+    broadcaster = ChangeBroadcaster(STORE, QueryLimits(message_rows_max=2, publish_messages_max=1), bytes, at_once)
     encoder = Encoder()
     subscriber = joined(broadcaster, world, EVERYTHING, encoder)
     for partition in (P0, P1):
@@ -343,7 +345,7 @@ def test_a_read_that_fails_evicts_all(
 
 
 def test_a_burst_is_given_in_turns_and_its_end_is_told_to_all(world: World) -> None:
-    broadcaster = ChangeBroadcaster(STORE, QueryLimits(message_rows_max=4, publish_messages_max=2), bytes)
+    broadcaster = ChangeBroadcaster(STORE, QueryLimits(message_rows_max=4, publish_messages_max=2), bytes, at_once)
     encoder, key_encoder = Encoder(), Encoder()
     subscriber, key_subscriber = (
         joined(broadcaster, world, EVERYTHING, encoder),
@@ -411,6 +413,18 @@ class Follower:
             self.copy.cursor.change_positions = dict(message.accepted.change_positions)
             self.copy.check(world)
 
+    def move(self, world: World, broadcaster: ChangeBroadcaster) -> None:
+        """Take all that there is and be where the broadcaster is, as who sends progress."""
+        if self.subscriber is None:
+            return
+        broadcaster.send_unsent(self.subscriber.group)
+        assert not broadcaster.has_unsent(self.subscriber.group)
+        self.take(world)
+        if not self.subscriber.is_evicted:
+            partitions = self.copy.selection.partitions
+            self.copy.cursor.change_positions = {each: broadcaster.change_positions[each] for each in partitions}
+            self.copy.check(world)
+
     def come_back(self, world: World, broadcaster: ChangeBroadcaster) -> None:
         """Step and join again, where it was evicted."""
         if self.subscriber is not None and not self.subscriber.is_evicted:
@@ -428,7 +442,8 @@ class Follower:
             self.copy.take(result.given)
             self.copy.check(world)
             broadcaster.add_changed(self.copy.selection.partitions)
-            if result.is_whole and broadcaster.publish(snapshot):
+            broadcaster.publish(snapshot)
+            if result.is_whole:
                 name, marks = id(self.encoder), self.copy.cursor.change_positions
                 self.subscriber = broadcaster.join(name, self.copy.selection, self.encoder, marks, at)
 
@@ -437,14 +452,22 @@ class Follower:
 @pytest.mark.parametrize("seed", seeds(25, in_check=3))
 def test_any_mix_of_subscribers_leaves_each_copy_where_its_marks_say(seed: int, names: bool) -> None:
     """Notifications say that everything may have changed, or which partitions have."""
-    limits = QueryLimits(message_rows_max=3, subscriber_bytes_max=40, publish_messages_max=2)
-    choice = random.Random(seed)
-    world, broadcaster = World(history_changes_max=choice.choice([15, 1_000])), ChangeBroadcaster(STORE, limits, bytes)
+    choice, by_hand = random.Random(seed), seed % 3 > 0
+    limits = QueryLimits(
+        message_rows_max=3,
+        subscriber_bytes_max=40,
+        publish_messages_max=2,
+        publish_found_max=choice.choice([1, 4, 1_000]),
+        publish_sent_max=choice.choice([1, 50]),
+    )
+    turns = TurnsByHand()
+    world = World(history_changes_max=choice.choice([15, 1_000]))
+    broadcaster = ChangeBroadcaster(STORE, limits, bytes, turns if by_hand else at_once)
     encoders = [Encoder(size=8) for _ in SELECTIONS]
     subscribers = [
         Follower(selection, encoder) for selection, encoder in zip(SELECTIONS * 2, encoders * 2, strict=True)
     ]
-    evicted = 0
+    evicted = sending = 0
     changed: set[Partition] = set()  # since the last notification
     for _ in range(150):
         partition = choice.choice(PARTITIONS)
@@ -459,16 +482,27 @@ def test_any_mix_of_subscribers_leaves_each_copy_where_its_marks_say(seed: int, 
             changed.clear()
             with world.store.snapshot() as snapshot:
                 broadcaster.publish(snapshot)
+        sending += broadcaster.is_sending
         for one in subscribers:
+            for _ in range(choice.choice([0, 0, 1, 2])):
+                turns.give()
             if choice.random() < 0.5:
                 one.take(world)
+            if choice.random() < 0.1:
+                one.move(world, broadcaster)
             if choice.random() < 0.8:
                 evicted += one.subscriber is not None and one.subscriber.is_evicted
                 one.come_back(world, broadcaster)
+            if one.subscriber is not None and choice.random() < 0.02:
+                broadcaster.leave(one.subscriber)
+                one.subscriber = None
     assert evicted
+    assert bool(sending) == by_hand
     for one in subscribers:
         for _ in range(200):
             one.come_back(world, broadcaster)
             publish(broadcaster, world)
+            while turns.waiting:
+                turns.give()
             one.take(world)
         one.copy.check_whole(world)

@@ -1,5 +1,6 @@
 """The index of selections: it finds what asking each of them finds, and asks few."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -28,6 +29,18 @@ ROWS = st.one_of(st.none(), st.sampled_from([b"ab", b"ac", b"bb", b"b"]))
 
 def change(key: bytes, row: bytes | None, before: bytes | None) -> PastChange:
     return PastChange(Offset(0), key, Version(1), row, 0, before)
+
+
+def found_in(
+    index: SelectionIndex[Any], changes: Sequence[tuple[Partition, Sequence[PastChange]]]
+) -> dict[Any, list[PastChange]]:
+    """Return the changes that the index finds, by owner."""
+    found: defaultdict[Any, list[PastChange]] = defaultdict(list)
+    for partition, past in changes:
+        for each in past:
+            for owner in index.owners(partition, each):
+                found[owner].append(each)
+    return found
 
 
 def fixed(**values: bytes) -> list[Fixed]:
@@ -66,7 +79,7 @@ def test_it_finds_what_asking_each_finds(
     gone = data.draw(st.sets(st.sampled_from(range(len(chosen))))) if chosen else set()
     for owner in gone:
         index.remove(owner, chosen[owner])
-    found = index.found(changes)
+    found = found_in(index, changes)
     for owner, selection in enumerate(chosen):
         asked = [
             each
@@ -83,7 +96,7 @@ def test_who_had_the_row_finds_that_it_goes(row: bytes | None) -> None:
     index: SelectionIndex[str] = SelectionIndex(bytes)
     for name in (b"a", b"b", b"c"):
         index.add(name.decode(), Selection(PARTITIONS, b"", None, fixed=fixed(first=name)))
-    found = index.found([(PARTITIONS[0], [change(b"key", row, b"ab")])])
+    found = found_in(index, [(PARTITIONS[0], [change(b"key", row, b"ab")])])
     assert set(found) == ({"a"} if row is None else {"a", "b"})
 
 
@@ -102,7 +115,7 @@ def test_nothing_is_left_of_what_was_removed() -> None:
     assert not index._kinds
     assert not index._by_key
     index.add(0, everything)
-    assert list(index.found([(PARTITIONS[0], [change(b"a", b"ab", None)])])) == [0]
+    assert list(found_in(index, [(PARTITIONS[0], [change(b"a", b"ab", None)])])) == [0]
 
 
 ASKED: list[Selection] = []
@@ -130,7 +143,7 @@ def test_few_are_asked_of_many(by: Literal["start", "value", "both"]) -> None:
         values = [] if by == "start" else [Fixed("number", b"%04d" % (number % 100), lambda row: row[:4])]
         index.add(number, Asking(PARTITIONS, start, end, fixed=values, number=number))
     ASKED.clear()
-    found = index.found([(PARTITIONS[0], [change(b"0007x", b"0007", b"0008")])])
+    found = found_in(index, [(PARTITIONS[0], [change(b"0007x", b"0007", b"0008")])])
     expected = {"start": {7}, "both": {7}, "value": {each for each in range(3_000) if each % 100 in (7, 8)}}[by]
     assert set(found) == expected
     assert len(ASKED) == len(expected)

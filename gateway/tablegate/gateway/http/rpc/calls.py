@@ -41,6 +41,7 @@ from tablegate.gateway.http.rpc.turns import StreamTurns
 from tablegate.gateway.http.shares import Shares
 from tablegate.gateway.query.call import (
     Answer,
+    AtTurn,
     DuplexMethod,
     Fields,
     ForView,
@@ -225,9 +226,10 @@ class ServedCall(ABC):
         """Return when it is the turn of this call, among those and the streams that are long at work."""
         await self._calls.turns.wait()
 
-    def at_turn(self, go_on: Callable[[], None]) -> None:
-        """Call `go_on` when it is the turn of this call."""
-        self._calls.turns.call(go_on)
+    @property
+    def at_turn(self) -> AtTurn:
+        """Return what calls something when it is its turn."""
+        return self._calls.turns.call
 
     def set_trailer(self, trailer: Fields) -> None:
         """Send these fields after the answer."""

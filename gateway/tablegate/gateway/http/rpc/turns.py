@@ -4,7 +4,8 @@ A unary call is served where its bytes are read. A stream that makes one message
 of the loop, and 200 of them made a round of a second, in which no byte was read. So a stream waits for its turn before
 each message, and a round has as many turns as fit TURN_S by the last ones' cost, at least one: between two rounds the
 loop reads what has come. A stream that waits for its client or for changes has no turn to wait for meanwhile; where
-that has no task, it is called at its turn.
+that has no task, it is called at its turn. So is who sends changes to many groups, whose turns take much longer than
+those of before: what is called, and finds no time left in its round, is the first of the next one.
 
 The loop asks for what has come after it has collected what it is to run. So turns that are given in the pass that ends
 a round would all be run before anything that came meanwhile. They are given one pass later: a call waits for the rest
@@ -30,6 +31,7 @@ class StreamTurns:
         self._waiting: deque[asyncio.Future[None] | Callable[[], None]] = deque()
         self._begun_s = 0.0
         self._count = 0  # turns of this round
+        self._deferred: list[Callable[[], None]] = []  # of this round to the next
         self._scheduled = False
 
     async def wait(self) -> None:
@@ -63,7 +65,9 @@ class StreamTurns:
 
     def _end_round(self, loop: asyncio.AbstractEventLoop) -> None:
         """Count what the round cost, and let the loop read before the next one."""
-        cost_s = (self._clock() - self._begun_s) / self._count
+        self._waiting.extendleft(reversed(self._deferred))
+        self._deferred.clear()
+        cost_s = (self._clock() - self._begun_s) / max(1, self._count)
         self._cost_s += _WEIGHT * (cost_s - self._cost_s)
         loop.call_soon(self._give_turns, loop)
 
@@ -75,7 +79,7 @@ class StreamTurns:
         while self._waiting and self._count < most:
             turn = self._waiting.popleft()
             if not isinstance(turn, asyncio.Future):
-                loop.call_soon(turn)
+                loop.call_soon(self._call, turn)
                 self._count += 1
             elif not turn.done():  # its stream was cancelled
                 turn.set_result(None)
@@ -83,3 +87,10 @@ class StreamTurns:
         self._scheduled = self._count > 0
         if self._scheduled:
             loop.call_soon(self._end_round, loop)
+
+    def _call(self, go_on: Callable[[], None]) -> None:
+        if self._clock() - self._begun_s <= self._turn_s:
+            go_on()
+        else:
+            self._count -= 1
+            self._deferred.append(go_on)

@@ -5,6 +5,10 @@ for (`selection_index`). The notification of a commit names the partitions that 
 where the broadcaster is in each of them (`change_positions`) to where the snapshot is. A subscriber that joins brings a
 copy that is where the broadcaster is, or it may not join: so nothing is missed and nothing comes twice.
 
+What was read is sent in turns of the event loop: a commit may be for thousands of groups, and a message for each of
+them would take it for seconds. Until all is sent no more is read. Meanwhile a group that has yet to have its turn is
+behind the broadcaster; whoever has to be where that is sends the group its part at once (`send_unsent`).
+
 A subscriber that does not pop what is queued for it costs a bounded number of bytes and nobody's time: it is evicted,
 and comes back by its own cursor. All together are bounded, too, by another number: what many are to pop counts once.
 Where a subscriber waits, and its client takes a message at once, no task has to run for it.
@@ -12,15 +16,19 @@ Where a subscriber waits, and its client takes a message at once, no task has to
 Decision: docs/decisions/0029-messages-are-offered.md
 Decision: docs/decisions/0030-broadcaster-paces-itself.md
 Decision: docs/decisions/0178-streams-are-many-and-their-queues-bounded.md
+Decision: docs/decisions/0191-changes-are-sent-in-turns.md
 """
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from tablegate.gateway.contract.types import Partition, StoreId
+from tablegate.gateway.query.call import AtTurn
+from tablegate.gateway.query.errors import QueryError
 from tablegate.gateway.query.limits import QueryLimits
 from tablegate.gateway.query.subscribe.cursor import (
     ChangePosition,
@@ -30,8 +38,10 @@ from tablegate.gateway.query.subscribe.cursor import (
     Selection,
     read_changes,
 )
-from tablegate.gateway.query.subscribe.selection_index import Changes, SelectionIndex
+from tablegate.gateway.query.subscribe.selection_index import SelectionIndex
 from tablegate.gateway.stores.base import PastChange, Phase, Position, Snapshot
+
+_CHANGES_OF_MESSAGE = 20  # that take as long as signing a message of none
 
 ChangePositions = Mapping[Partition, ChangePosition]
 Positions = Mapping[Partition, Position]
@@ -250,12 +260,99 @@ class SubscriberGroup:
             subscriber.enqueue(message)
 
 
+class UnsentChanges:
+    """Changes that were read, and the groups that have yet to be sent them. `is_whole`: there are no others.
+
+    First they are found for whom they are; `is_found`: that is known of all. `made_s`: when they were read, by the
+    monotonic clock.
+    """
+
+    __slots__ = ("_changes", "_of_group", "_rest", "_settled", "is_found", "is_whole", "made_s")
+
+    def __init__(self, changes: Sequence[tuple[Partition, Sequence[PastChange]]], *, is_whole: bool) -> None:
+        """Begin with changes by partition, oldest first; a partition may come more than once."""
+        self.is_whole = is_whole
+        self.is_found = False
+        self.made_s = time.monotonic()
+        self._changes = changes
+        self._rest = ((partition, change) for partition, past in changes for change in past)
+        self._of_group: dict[SubscriberGroup, list[PastChange]] = {}
+        self._settled: set[SubscriberGroup] = set()  # before all is found
+
+    @property
+    def is_sent(self) -> bool:
+        """Return whether all groups have been sent theirs."""
+        return self.is_found and not self._of_group
+
+    def is_for(self, group: SubscriberGroup) -> bool:
+        """Return whether a group may have yet to be sent something."""
+        return group in self._of_group if self.is_found else group not in self._settled
+
+    def settle(self, group: SubscriberGroup) -> None:
+        """Let nothing be for a group."""
+        if not self.is_found:
+            self._settled.add(group)
+
+    def find(self, index: SelectionIndex[SubscriberGroup], most: int) -> None:
+        """Find for whom the next changes are, until that is as many groups in all."""
+        of_group, left = self._of_group, most
+        for partition, change in self._rest:
+            groups = index.owners(partition, change)
+            for group in groups:
+                its_changes = of_group.get(group)
+                if its_changes is None:
+                    of_group[group] = [change]
+                else:
+                    its_changes.append(change)
+            left -= len(groups) + 1
+            if left <= 0:
+                return
+        for group in self._settled:
+            of_group.pop(group, None)
+        self.is_found = True
+
+    def add(self, groups: Iterable[SubscriberGroup]) -> None:
+        """Be for these, too, at least to say that this is the whole."""
+        for group in groups:
+            self._of_group.setdefault(group, [])
+
+    def pop(self, group: SubscriberGroup) -> Sequence[PastChange] | None:
+        """Return the changes of a group, which are sent to it now; None where it needs nothing."""
+        if self.is_found:
+            return self._of_group.pop(group, None)
+        if group in self._settled:
+            return None
+        self._settled.add(group)
+        selection = group.selection
+        return [
+            change
+            for partition, past in self._changes
+            if partition in selection.partition_set
+            for change in past
+            if selection.holds(change.key)
+        ]
+
+    def parts(self, most: int) -> Iterator[list[SubscriberGroup]]:
+        """Yield the groups, so many at once as have so many changes, or one."""
+        part: list[SubscriberGroup] = []
+        left = most
+        for group, changes in self._of_group.items():
+            part.append(group)
+            left -= len(changes) + _CHANGES_OF_MESSAGE + len(group.subscribers)
+            if left <= 0:
+                yield part
+                part, left = [], most
+        if part:
+            yield part
+
+
 class ChangeBroadcaster:
-    """The changes of one generation of a table. `change_positions` say up to where subscribers have been sent them.
+    """The changes of one generation of a table. `change_positions` say up to where they were read for subscribers.
 
     `unserved` are the partitions of these that may not be served now: they stay where they are. `parse` is from row
     bytes to the message. `note_sent` gets the time of the oldest change of each message, in milliseconds
-    since 1970.
+    since 1970. What takes long goes on `at_turn`; then `on_sent` is called once all that was read is sent, with whether
+    that was the whole.
     """
 
     def __init__(
@@ -263,6 +360,8 @@ class ChangeBroadcaster:
         store_id: StoreId,
         limits: QueryLimits,
         parse: Callable[[bytes], Any],
+        at_turn: AtTurn,
+        on_sent: Callable[[bool], None] = lambda _: None,
         note_sent: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.note_sent = note_sent
@@ -276,6 +375,10 @@ class ChangeBroadcaster:
         self._parse = parse
         self._index: SelectionIndex[SubscriberGroup] = SelectionIndex(parse)
         self._behind: set[SubscriberGroup] = set()  # those that are not current
+        self._unsent: UnsentChanges | None = None
+        self._at_turn = at_turn
+        self._on_sent = on_sent
+        self._is_publishing = False
         self._queued = QueuedBytes(limits.queued_bytes_max)
 
     @property
@@ -289,9 +392,16 @@ class ChangeBroadcaster:
         return bool(self._changed)
 
     @property
+    def is_sending(self) -> bool:
+        """Return whether groups have yet to be sent what was read."""
+        return self._unsent is not None
+
+    @property
     def is_drained(self) -> bool:
         """Return whether all subscribers have popped what was queued for them."""
-        return not any(subscriber.has_messages for group in self._groups.values() for subscriber in group.subscribers)
+        return self._unsent is None and not any(
+            subscriber.has_messages for group in self._groups.values() for subscriber in group.subscribers
+        )
 
     def is_whole(self, partitions: Sequence[Partition]) -> bool:
         """Return whether subscribers have been sent all up to the positions of these partitions."""
@@ -305,25 +415,33 @@ class ChangeBroadcaster:
         )
 
     def publish(self, snapshot: Snapshot) -> bool:
-        """Send subscribers what is new in `snapshot` of the partitions that have changed; return whether that is all.
+        """Send subscribers what is new in `snapshot` of the partitions that have changed; return whether all is read.
 
-        Where it is not, the rest comes with the next call. Whatever it raises, subscribers are evicted before: they may
-        not have been sent what the change positions say.
+        Where it is not, the rest comes with a later call: none reads more while something is unsent. Whatever it
+        raises, subscribers are evicted before: they may not have been sent what the change positions say.
         """
+        self._is_publishing = True
         try:
-            return self._publish(snapshot)
+            for _ in range(self._limits.publish_messages_max):
+                if self._unsent is not None or not self._changed:
+                    break
+                self._unsent = self._read(snapshot)
+                self._find(self._unsent)
         except HistoryLost:
             self.evict_all()
-            return True
         except BaseException:
             self.evict_all()
             raise
+        finally:
+            self._is_publishing = False
+        return not self._changed
 
-    def _publish(self, snapshot: Snapshot) -> bool:
-        limits, messages = self._limits, 0
-        unsent: Changes = []
+    def _read(self, snapshot: Snapshot) -> UnsentChanges:
+        """Read what has changed, as much as goes into one message."""
+        limits, unsent = self._limits, []
         budget = ReadBudget(limits.message_rows_max, limits.message_bytes_max)
-        # Only what has changed is read, and each partition once for all who are subscribed to it.
+        # Only what has changed is read, and each partition once for all who are subscribed to it. Changes of several go
+        # out in one message until the budget is used up.
         for partition in sorted(self._changed):
             position = snapshot.position(self.store_id, partition)
             if position is None or position.phase is not Phase.LIVE:
@@ -332,32 +450,82 @@ class ChangeBroadcaster:
                 continue
             self.unserved.discard(partition)
             self.positions[partition] = position
-            # Changes of several partitions go out in one message until the budget is used up.
-            while True:
-                changes, self.change_positions[partition] = read_changes(
-                    snapshot, self.store_id, partition, self.change_positions[partition], position, budget
-                )
-                unsent.append((partition, changes))
-                if budget.rows:
-                    break
-                self._send(unsent, is_whole=False)
-                unsent, budget = [], ReadBudget(limits.message_rows_max, limits.message_bytes_max)
-                messages += 1
-                if messages == limits.publish_messages_max:
-                    return False  # this partition stays among the changed: its change position says where it goes on
+            changes, self.change_positions[partition] = read_changes(
+                snapshot, self.store_id, partition, self.change_positions[partition], position, budget
+            )
+            unsent.append((partition, changes))
+            if not budget.rows:
+                # This partition stays among the changed: its change position says where it goes on.
+                return UnsentChanges(unsent, is_whole=False)
             self._changed.discard(partition)
-        self._send(unsent, is_whole=True)
-        return True
+        return UnsentChanges(unsent, is_whole=True)
 
-    def _send(self, changes: Changes, *, is_whole: bool) -> None:
-        for group, its_changes in self._index.found(changes).items():
-            group.publish(its_changes, self, is_whole=is_whole)
-            if not group.is_current:
-                self._behind.add(group)
-        if is_whole and self._behind:
-            for group in self._behind:
-                group.publish((), self, is_whole=True)
-            self._behind = {group for group in self._behind if not group.is_current}
+    def _find(self, unsent: UnsentChanges) -> None:
+        """Find for whom changes are, then send them. What one turn has no time for goes on in others."""
+        try:
+            unsent.find(self._index, self._limits.publish_found_max)
+        except QueryError:
+            self.evict_all()  # a row is damaged: each reads by its own cursor now, and who meets it fails
+            return
+        except BaseException:
+            self.evict_all()
+            raise
+        if not unsent.is_found:
+            self._go_on_later(unsent, partial(self._find, unsent))
+            return
+        if unsent.is_whole:
+            unsent.add(self._behind)
+        if unsent.is_sent:
+            self._end(unsent)
+            return
+        now, *later = unsent.parts(self._limits.publish_sent_max)
+        self._send(now)
+        for groups in later:
+            self._go_on_later(unsent, partial(self._send, groups))
+
+    def _go_on_later(self, unsent: UnsentChanges, go_on: Callable[[], None]) -> None:
+        """Go on when it is the turn, unless all were evicted meanwhile."""
+        self._at_turn(lambda: go_on() if unsent is self._unsent else None)
+
+    def _send(self, groups: Sequence[SubscriberGroup]) -> None:
+        for group in groups:
+            self.send_unsent(group)
+
+    def has_unsent(self, group: SubscriberGroup) -> bool:
+        """Return whether a group may have yet to be sent something that was read: it is not where this is."""
+        return self._unsent is not None and self._unsent.is_for(group)
+
+    def unsent_since_s(self, group: SubscriberGroup) -> float | None:
+        """Return since when (of the monotonic clock) there is something that a group was not sent; None: it was."""
+        unsent = self._unsent
+        return unsent.made_s if unsent is not None and unsent.is_found and unsent.is_for(group) else None
+
+    def send_unsent(self, group: SubscriberGroup) -> None:
+        """Send a group what was read for it, now."""
+        unsent = self._unsent
+        changes = None if unsent is None else unsent.pop(group)
+        if unsent is None or changes is None:
+            return
+        try:
+            group.publish(changes, self, is_whole=unsent.is_whole)
+        except QueryError:
+            self.evict_all()
+            return
+        except BaseException:
+            self.evict_all()
+            raise
+        if group.is_current:
+            self._behind.discard(group)
+        elif group.subscribers:
+            self._behind.add(group)
+        if unsent.is_sent:
+            self._end(unsent)
+
+    def _end(self, unsent: UnsentChanges) -> None:
+        """All that was read is sent."""
+        self._unsent = None
+        if not self._is_publishing:
+            self._on_sent(unsent.is_whole)
 
     def set_unserved(self, partitions: Iterable[Partition]) -> None:
         """Leave partitions where they are; wake subscribers when these are new."""
@@ -381,6 +549,7 @@ class ChangeBroadcaster:
         # Without subscribers nothing was read. Where to go on from is where the first subscriber is.
         if not self._groups:
             self.change_positions, self.positions, self.unserved, self._changed = {}, {}, set(), set()
+            self._unsent = None
         if any(
             self.change_positions.get(partition, change_position) != change_position
             for partition, change_position in change_positions.items()
@@ -394,6 +563,10 @@ class ChangeBroadcaster:
         if group is None:
             group = self._groups[name] = SubscriberGroup(name, selection, encode)
             self._index.add(group, selection)
+            if self._unsent is not None:
+                self._unsent.settle(group)  # the copy has what was read
+        else:
+            self.send_unsent(group)
         subscriber = Subscriber(group, self._limits.subscriber_bytes_max, self._queued)
         group.subscribers.add(subscriber)
         return subscriber
@@ -420,3 +593,4 @@ class ChangeBroadcaster:
             for subscriber in list(group.subscribers):
                 subscriber.evict()
         self._groups, self._index, self._behind = {}, SelectionIndex(self._parse), set()
+        self._unsent, self._changed = None, set()

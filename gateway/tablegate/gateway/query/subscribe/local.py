@@ -195,7 +195,7 @@ class LocalStream:
         member, broadcaster = self._subscriber, self._broadcaster
         if member is None or broadcaster is None or member.is_evicted:
             return Sent(store_id, self._cursor.change_positions, self._cursor.filling < len(partitions))
-        if not member.has_messages:
+        if not member.has_messages and not broadcaster.has_unsent(member.group):
             # Its copy is where the broadcaster is: what was not sent was not for it.
             positions = {each: broadcaster.change_positions[each] for each in partitions}
         else:
@@ -204,8 +204,8 @@ class LocalStream:
 
     def behind_since_s(self) -> float | None:
         """Return since when (of the monotonic clock) it was not sent all changes; None: it was, or has rows to come."""
-        if self._subscriber is not None:
-            return self._subscriber.behind_since_s()
+        if self._subscriber is not None and self._broadcaster is not None:
+            return self._subscriber.behind_since_s() or self._broadcaster.unsent_since_s(self._subscriber.group)
         if not self.is_open or self._awaits_store or self._cursor.filling < len(self._selection.partitions):
             return None
         return self._behind_since_s
@@ -349,7 +349,10 @@ class LocalStream:
             if self._subscriber is not None:
                 self._is_slow = False
                 return
-            await asyncio.sleep(0)
+            if news:
+                await asyncio.sleep(0)  # it had to wait for its turn as that was sent
+            else:
+                await self._call.turn()
 
     def _step(self) -> Step:
         """Take a step in a snapshot of its own; join the broadcaster where that makes the copy whole."""
@@ -375,9 +378,11 @@ class LocalStream:
             result = step(
                 snapshot, served.store_id, positions, self._selection, cursor, budget=budget, conflate=self._is_slow
             )
-            # The broadcaster is brought to this very snapshot first. Only then do both stand at the same place, and the
-            # next change reaches this stream from exactly one of them.
-            if result.is_whole and publisher.publish(snapshot, served, self._selection.partitions):
+            # The broadcaster is brought to this very snapshot first, as far as that goes now. Only where both stand at
+            # the same place does this stream join: the next change reaches it from exactly one of them.
+            if result.is_whole:
+                publisher.publish(snapshot, served, self._selection.partitions)
+                publisher.use_turns(self._call.at_turn)
                 part = None if self._scope is None else frozenset(self._selection.partitions)
                 name = (self._plan.query.path, self._asked.request_hash, part)
                 self._broadcaster = publisher.broadcaster(served)
@@ -401,6 +406,10 @@ class LocalStream:
             self._note_accepted(member)
             if member.is_evicted:
                 break
+            if broadcaster.has_unsent(member.group):
+                await self._call.turn()
+                broadcaster.send_unsent(member.group)
+                continue
             self._move_to(broadcaster)
             if self._may_leave:
                 self._check_served(broadcaster)
@@ -470,23 +479,27 @@ class LocalStream:
         """Send progress where it is time, past the task."""
         if self._wake is None or self._timer is not None:  # it was woken or left, and may be parked again
             return
-        self._check_parked()
-        if self._wake is None:
-            return
         try:
             is_sent = self._offer_progress()
         except Exception:  # noqa: BLE001  its task meets the same, and the client gets a status
             is_sent = False
+        if self._wake is None:
+            return
         if is_sent:
             self._set_timer()
         else:
             self._go_on()
 
     def _offer_progress(self) -> bool:
-        """Return whether the client has got what is due."""
+        """Return whether the client has got what is due, or the task goes on."""
         member, broadcaster = self._subscriber, self._broadcaster
         assert member is not None
         assert broadcaster is not None
+        broadcaster.send_unsent(member.group)
+        if self._wake is not None:
+            self._check_parked()
+        if self._wake is None:
+            return True
         self._note_accepted(member)
         if self._pace.seconds_to_progress():
             return True

@@ -2,7 +2,8 @@
 
 Notifications come as often as the replicator commits. The first change is published at once; those that follow within
 `publish_flush_s` are published together, so that a busy table costs many subscribers one message and not hundreds. A
-burst goes out in parts, between which subscribers get their turn.
+burst goes out in parts, between which subscribers get their turn. What is for many groups goes out in turns of the
+event loop, and no more is read before all of it is sent.
 """
 
 import asyncio
@@ -11,7 +12,8 @@ from collections.abc import Callable, Iterable
 from contextvars import Context
 
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query.errors import PartitionUnavailable, QueryError
+from tablegate.gateway.query.call import AtTurn
+from tablegate.gateway.query.errors import PartitionUnavailable
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster
 from tablegate.gateway.query.subscribe.open_streams import OpenStreams
@@ -45,7 +47,8 @@ class TablePublisher:
         self._broadcaster: ChangeBroadcaster | None = None
         self._served: ServedGeneration | None = None  # of the broadcaster
         self._is_due = False
-        self._published_s = 0.0
+        self._at_turn: AtTurn | None = None
+        self._begun_s = self._published_s = 0.0
         self._took_s = 0.0
         self._waits_until_s = 0.0  # in the middle of a burst
         access.notifier.listen(on_change=self._note, on_shutdown=self._shut_down)
@@ -58,10 +61,23 @@ class TablePublisher:
                 # with.
                 self._broadcaster.evict_all()
             self._broadcaster = ChangeBroadcaster(
-                served.store_id, self._limits, self._parse_row, self._access.deliveries.add_since
+                served.store_id,
+                self._limits,
+                self._parse_row,
+                self._go_on_at_turn,
+                self._note_sent,
+                self._access.deliveries.add_since,
             )
         self._served = served
         return self._broadcaster
+
+    def use_turns(self, at_turn: AtTurn) -> None:
+        """Publish in these turns: those of the streams, which all have the same."""
+        self._at_turn = at_turn
+
+    def _go_on_at_turn(self, go_on: Callable[[], None]) -> None:
+        assert self._at_turn is not None, "who subscribes brings it"
+        self._at_turn(go_on)
 
     def _note(self, changes: StoreChanges) -> None:
         """Publish what has changed, now or soon. It costs as much as has changed."""
@@ -75,50 +91,65 @@ class TablePublisher:
             broadcaster.add_changed(changes.partitions.get(broadcaster.store_id, ()))
             if not broadcaster.has_changes:
                 return
-        if self._is_due:
+        if self._is_due or broadcaster.is_sending:
             return
-        # One subscriber hears at once. Where publishing to many takes long, changes are gathered for a multiple of that
-        # (decision 30).
-        gathers_s = min(self._limits.publish_flush_s, FLUSH_TIMES * self._took_s)
-        wait_s = self._published_s + gathers_s - time.monotonic()
+        # One subscriber hears at once.
+        wait_s = self._published_s + self._gathers_s - time.monotonic()
         if wait_s > 0:
             self._publish_in(wait_s)
         else:
             self._publish()
+
+    @property
+    def _gathers_s(self) -> float:
+        """How long changes are gathered: where publishing to many takes long, for a multiple of that (decision 30)."""
+        return min(self._limits.publish_flush_s, FLUSH_TIMES * self._took_s)
 
     def _publish_in(self, wait_s: float) -> None:
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_later(wait_s, self._publish)
 
-    def publish(self, snapshot: Snapshot, served: ServedGeneration, partitions: Iterable[Partition] = ()) -> bool:
-        """Publish what has changed, and all that is new of `partitions`; return whether subscribers have it all.
-
-        If not, the rest is published soon.
-        """
+    def publish(self, snapshot: Snapshot, served: ServedGeneration, partitions: Iterable[Partition] = ()) -> None:
+        """Publish what has changed, and all that is new of `partitions`, as much as goes now; the rest soon."""
         broadcaster = self.broadcaster(served)
         if not broadcaster.has_subscribers:
-            return True
+            return
         broadcaster.add_changed(partitions)
-        try:
-            is_there = broadcaster.publish(snapshot)
-        except QueryError:  # a damaged row. All were evicted: each reads by its own cursor now, and who meets it fails
-            return True
-        self._waits_until_s = 0.0
-        if not is_there:
-            self._waits_until_s = time.monotonic() + self._limits.burst_wait_s
-            self._publish_in(BURST_PAUSE_S)
-        return is_there
+        if broadcaster.is_sending:
+            return
+        self._begun_s, self._waits_until_s = time.monotonic(), 0.0
+        is_read = broadcaster.publish(snapshot)
+        if not is_read and not broadcaster.is_sending:
+            self._pause()
+
+    def _note_published(self) -> None:
+        self._published_s = time.monotonic()
+        self._took_s = self._published_s - self._begun_s
+
+    def _note_sent(self, is_whole: bool) -> None:
+        """Go on behind what was sent in turns."""
+        self._note_published()
+        if not is_whole:
+            self._pause()
+        elif self._broadcaster is not None and self._broadcaster.has_changes:
+            self._publish_in(self._gathers_s)
+
+    def _pause(self) -> None:
+        """Let subscribers pop a part of a burst."""
+        self._waits_until_s = time.monotonic() + self._limits.burst_wait_s
+        self._publish_in(BURST_PAUSE_S)
 
     def _publish(self) -> None:
         self._is_due = False
         broadcaster = self._broadcaster
+        if broadcaster is not None and broadcaster.is_sending:
+            return
         # In a burst there is more to send than a subscriber may leave unsent: with no turn of their own all would be
         # evicted as slow.
         if broadcaster is not None and time.monotonic() < self._waits_until_s and not broadcaster.is_drained:
             self._publish_in(BURST_PAUSE_S)
             return
-        begin_s = time.monotonic()
         try:
             with self._access.store.snapshot() as snapshot:
                 self.publish(snapshot, self._access.served(snapshot))
@@ -130,8 +161,8 @@ class TablePublisher:
                 if broadcaster.has_subscribers:
                     self._publish_in(self._limits.publish_retry_s)
             return
-        self._published_s = time.monotonic()
-        self._took_s = self._published_s - begin_s
+        if self._broadcaster is not None and not self._broadcaster.is_sending:
+            self._note_published()
 
     def _shut_down(self) -> None:
         if self._broadcaster is not None:

@@ -26,9 +26,6 @@ from tablegate.gateway.query.subscribe.cursor import Selection
 from tablegate.gateway.stores.base import PastChange
 
 Owner = TypeVar("Owner", bound=Hashable)
-Changes = list[tuple[Partition, list[PastChange]]]
-"""Changes by partition, oldest first; a partition may come more than once."""
-
 _Values = tuple[Hashable, ...]
 _Place = tuple[bytes, _Values]  # what keys begin with, and the values of fixed columns
 _Owners = dict[Owner, Selection]
@@ -80,20 +77,19 @@ class SelectionIndex(Generic[Owner]):
             if not kind.of_length:
                 del self._kinds[names]
 
-    def found(self, changes: Changes) -> dict[Owner, list[PastChange]]:
-        """Return the changes whose keys are in selections, by owner. Filters are not asked; raise what `parse` does."""
-        found: defaultdict[Owner, list[PastChange]] = defaultdict(list)
-        for partition, past in changes:
-            for change in past:
-                for owner, selection in self._candidates(change):
-                    if partition in selection.partition_set and selection.holds(change.key):
-                        found[owner].append(change)
-        return found
+    def owners(self, partition: Partition, change: PastChange) -> list[Owner]:
+        """Return whose selections have the key of a change. Filters are not asked; raise what `parse` does."""
+        key = change.key
+        # What has the key among its keys holds it: asking would make a set of them, of each selection.
+        by_key = self._by_key.get(key, {}).items() if self._by_key else ()
+        owners = [owner for owner, selection in by_key if partition in selection.partition_set]
+        for owner, selection in self._candidates(change):
+            if partition in selection.partition_set and selection.holds(key):
+                owners.append(owner)
+        return owners
 
     def _candidates(self, change: PastChange) -> Iterator[tuple[Owner, Selection]]:
         key = change.key
-        if self._by_key:
-            yield from self._by_key.get(key, {}).items()
         rows: list[Any] | None = None
         for kind in self._kinds.values():
             several: set[_Values] = {()}

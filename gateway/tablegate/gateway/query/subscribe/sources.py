@@ -15,7 +15,7 @@ from tablegate.gateway.access.views import View
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.scatter import Router, assign_requests
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query.call import Call, Fields
+from tablegate.gateway.query.call import AtTurn, Call, Fields
 from tablegate.gateway.query.serving import TableAccess
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SubscribeProgress
 
@@ -128,9 +128,10 @@ class PartCall(Call):
     async def turn(self) -> None:
         await self._call.turn()
 
+    @property
     @override
-    def at_turn(self, go_on: Callable[[], None]) -> None:
-        self._call.at_turn(go_on)
+    def at_turn(self) -> AtTurn:
+        return self._call.at_turn
 
     @override
     def set_trailer(self, trailer: Fields) -> None:
