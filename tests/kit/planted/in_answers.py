@@ -324,6 +324,13 @@ BUGS = [
         "tests/unit/query/test_subscribe_offers.py::test_what_is_for_many_groups_comes_in_turns",
     ),
     Bug(
+        "a status waits for the window of a message that was not begun",
+        GATEWAY + "http/h2_exchange.py",
+        "            self.owner.send_queue.remove(self)\n        if self.pending",
+        "            pass\n        if self.pending",
+        "tests/unit/http/test_drained_streams.py::test_a_drain_says_why_to_who_has_no_window",
+    ),
+    Bug(
         "progress passes what has yet to have its turn",
         GATEWAY + "query/subscribe/local.py",
         "            if broadcaster.has_unsent(member.group):\n",

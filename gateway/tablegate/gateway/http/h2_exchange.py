@@ -47,6 +47,7 @@ class Http2Exchange(Stream):
     on_gone: Callable[[], object] | None = None
     pending: memoryview | None = None  # of the answer's body, what no window or transport takes yet
     pending_bytes = 0  # of the whole piece that it is the end of
+    is_begun = False  # some of that piece was sent
     queued = False  # in the send queue
     ended = False  # nothing comes after `pending` but `trailer`
     trailer: Trailer | None = None
@@ -135,6 +136,10 @@ class Http2Exchange(Stream):
         """End the answer."""
         if self.state not in SENDING_STATES:
             return
+        if self.pending is not None and trailer is not None and not self.is_begun:
+            # Whoever made it was cancelled. A trailer needs no window, and says why: a client that reads nothing would
+            # else see no more of this than the end of its connection.
+            self.owner.send_queue.remove(self)
         if self.pending is not None:
             self.trailer = trailer
             self.ended = True
@@ -332,6 +337,7 @@ class SendQueue:
             if last:
                 exchange.note_sent()
             else:
+                exchange.is_begun = True
                 exchange.pending = pending[size:]
                 exchange.queued = True
                 queue.append(exchange)
@@ -352,3 +358,5 @@ class SendQueue:
         """Keep a piece no more."""
         self.kept_bytes -= exchange.pending_bytes
         exchange.pending, exchange.pending_bytes = None, 0
+        if exchange.is_begun:
+            exchange.is_begun = False
