@@ -331,6 +331,13 @@ BUGS = [
         "tests/unit/http/test_drained_streams.py::test_a_drain_says_why_to_who_has_no_window",
     ),
     Bug(
+        "streams that a policy ends end at once",
+        GATEWAY + "http/rpc/calls.py",
+        "        while self._unchecked and left_us > 0:\n",
+        "        while self._unchecked:\n",
+        "tests/unit/query/test_parked_streams.py::test_streams_that_a_policy_ends_together_are_told_in_turns",
+    ),
+    Bug(
         "progress passes what has yet to have its turn",
         GATEWAY + "query/subscribe/local.py",
         "            if broadcaster.has_unsent(member.group):\n",

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from typing_extensions import override
@@ -36,6 +36,7 @@ PATH = f"{SERVICE}/{METHOD}"
 PARTITIONS = 4
 KEYS = ("ann", "ann", "bob") * 2
 CROWD = 5
+MANY = [f"many-{number}" for number in range(100)]
 SHOWING = """
 [api_keys]
 file = "keys.toml"
@@ -59,23 +60,31 @@ LIMITS = QueryLimits(
     publish_flush_s=0.001,
     publish_retry_s=0.01,
 )
+LONG = QueryLimits(progress_min_s=0.01)
 
 
 class World:
     """The ratings in a gateway that knows who calls. `wrong`: what was seen where an error would be taken for one."""
 
-    def __init__(self, seed: int, directory: Path) -> None:
+    def __init__(
+        self,
+        seed: int,
+        directory: Path,
+        limits: QueryLimits = LIMITS,
+        streams_max: int = len(KEYS) + CROWD - 2,
+    ) -> None:
+        self._streams_max = streams_max
         catalogue = catalogue_of()
         self.choice = random.Random(seed)
         memory = MemoryStore(history_changes_max=60)
         self.read = BreakingStore(memory)
-        self.asker = Asker(catalogue, self.read, SERVICE, None, LIMITS)
+        self.asker = Asker(catalogue, self.read, SERVICE, None, limits)
         self.store = NotifyingStore(memory, self._notify)
         self.table = FilledTable(self.store, catalogue.tables["ratings"], PARTITIONS)
         self.table.publish()
         self.store.publish()
         self.writer = TableWriter(self.table, self.store.publish, seed)
-        self._file = write_access(directory, SHOWING, {key: {} for key in (*KEYS, "crowd")})
+        self._file = write_access(directory, SHOWING, {key: {} for key in (*KEYS, "crowd", *MANY)})
         self.gate = Gate(self._file, catalogue)
         self.hides = False
         self.ended: Counter[ServedCall] = Counter()
@@ -87,13 +96,21 @@ class World:
 
     def new_calls(self) -> Calls:
         """Return the calls of a process that begins."""
-        calls = Calls(CallLimits(streams_max=len(KEYS) + CROWD - 2), self.gate)
+        calls = Calls(CallLimits(streams_max=self._streams_max), self.gate)
         calls.on_ended = lambda call, _path, _code, _took_s: self.ended.update([call])
         return calls
 
-    def open(self, key: str, copy: Copy, *, timeout_s: float | None = None, **often: Any) -> "Client":
+    def open(
+        self,
+        key: str,
+        copy: Copy,
+        client_class: "type[Client] | None" = None,
+        *,
+        timeout_s: float | None = None,
+        **often: Any,
+    ) -> "Client":
         """Open a stream; raise `QueryError`."""
-        client, method = Client(self, key, copy), self.asker.methods[PATH]
+        client, method = (client_class or Client)(self, key, copy), self.asker.methods[PATH]
         assert isinstance(method, StreamMethod)
         client.timeout_s = timeout_s
         request = self.asker.request(METHOD, subscribe_options=options(copy.token, **often))
@@ -331,3 +348,44 @@ def test_a_stream_that_has_yet_to_begin_hears_of_a_new_policy(tmp_path: Path) ->
     asyncio.run(talk())
     world.gate.close()
     assert list(world.ended.values()) == [1]
+
+
+class Counted(Client):
+    """A client that takes all, and counts in the last of `passes`, the loop's, that it is told of its end."""
+
+    passes: ClassVar[list[int]] = [0]
+
+    @override
+    async def send(self, message: bytes) -> None:
+        return
+
+    @override
+    def offer(self, message: bytes) -> bool:
+        return True
+
+    @override
+    def fail(self, error: QueryError) -> None:
+        self.passes[-1] += 1
+        super().fail(error)
+
+
+def test_streams_that_a_policy_ends_together_are_told_in_turns(tmp_path: Path) -> None:
+    """A tenth of a millisecond each: thousands kept every Get waiting."""
+    world = World(1, tmp_path, LONG, streams_max=400)
+
+    async def talk() -> None:
+        clients = [world.open(key, Copy(), Counted, **SELDOM) for key in MANY * 3]
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
+        Counted.passes[:] = [0]
+        world.set_policy(hides=True)
+        async with asyncio.timeout(TIMEOUT_S):
+            while sum(Counted.passes) < len(clients):
+                Counted.passes.append(0)
+                await asyncio.sleep(0)
+        assert max(Counted.passes) < 100
+        assert all(isinstance(client.error, StreamExpired) for client in clients)
+        assert world.calls.streams == 0
+
+    asyncio.run(talk())
+    world.gate.close()

@@ -14,6 +14,7 @@ What all protocols share lies here, too: compression and size of requests, and t
 
 import asyncio
 import logging
+import math
 import re
 import secrets
 import sys
@@ -77,6 +78,7 @@ REQUEST_ID_MAX = 64  # characters: a UUID has 36, a trace id 32
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,%d}" % REQUEST_ID_MAX)
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 STREAMS_MAX = 10_000  # as many as connections
+CHECKS_US = 2_000  # of streams that are checked, in one turn of the event loop
 GZIP_RATIO_MAX = 50  # of what is longer than a message: text packs to a twentieth, and only an attack much further
 
 _logger = logging.getLogger("tablegate.gateway.http")
@@ -452,6 +454,9 @@ class Calls:
         self._gate_version = 0 if gate is None else gate.version
         # What waits or is a stream, with its path and the error where its view has changed.
         self._admitted: dict[asyncio.Future[None] | _Stream, tuple[ServedCall, str, QueryError]] = {}
+        self._unchecked: list[asyncio.Future[None] | _Stream] = []  # of these, in turns
+        self._is_policy_new = self._is_check_due = False
+        self._ends_s = math.inf  # when the first of their credentials ends, in seconds since 1970
         self._durations = self.measures.calls
         self.on_ended: OnEnded | None = None
         self._waiting = ConcurrencyLimit[_WaitingCall](
@@ -497,28 +502,60 @@ class Calls:
             return self._gate.view_of(admitted, path)
 
     def check_streams(self) -> None:
-        """End streams, and calls that wait, whose credential has ended or that the policy does not allow any more."""
+        """End streams, and calls that wait, whose credential has ended or that the policy does not allow any more.
+
+        Some are checked at once, the rest in turns: thousands of streams may end together.
+        """
         gate = self._gate
         if gate is None:
             return
         is_new, self._gate_version = gate.version != self._gate_version, gate.version
-        now_s = time.time()
-        for work, (call, path, of_another_view) in list(self._admitted.items()):
-            principal = call.admitted.principal
-            if principal is not None and principal.expires_at_s <= now_s:
-                call.ended_for = NotAuthenticated("your credential has ended; show a new one")
-            elif is_new:
-                try:
-                    if self._admitted_again(gate, call, path).view != call.admitted.view:
-                        call.ended_for = of_another_view
-                except QueryError as error:
-                    call.ended_for = error
-            if call.ended_for is None:
-                continue
-            if isinstance(work, _Stream):
-                work.cancel()
-            else:  # behind its first step: a task that is cancelled before does not run, and would answer nothing
-                work.get_loop().call_soon(work.cancel)
+        if is_new or (not self._unchecked and self._ends_s <= time.time()):
+            self._unchecked, self._is_policy_new, self._ends_s = list(self._admitted), is_new, math.inf
+        self._check_some(gate)
+
+    def _check_some(self, gate: Gate) -> None:
+        """Check as many as one turn may, and have another turn for the rest."""
+        now_s, left_us = time.time(), CHECKS_US
+        while self._unchecked and left_us > 0:
+            left_us -= self._check(gate, self._unchecked.pop(), now_s)
+        if self._unchecked and not self._is_check_due:
+            self._is_check_due = True
+            self.turns.call(lambda: self._go_on_checking(gate))
+
+    def _go_on_checking(self, gate: Gate) -> None:
+        self._is_check_due = False
+        self._check_some(gate)
+
+    def _check(self, gate: Gate, work: "asyncio.Future[None] | _Stream", now_s: float) -> int:
+        """End a stream or call that may not go on; return how many microseconds that took, about."""
+        admitted = self._admitted.get(work)
+        if admitted is None:  # it has ended meanwhile
+            return 1
+        call, path, of_another_view = admitted
+        principal = call.admitted.principal
+        if principal is not None and principal.expires_at_s <= now_s:
+            call.ended_for = NotAuthenticated("your credential has ended; show a new one")
+        elif self._is_policy_new:
+            try:
+                if self._admitted_again(gate, call, path).view != call.admitted.view:
+                    call.ended_for = of_another_view
+            except QueryError as error:
+                call.ended_for = error
+        if call.ended_for is None:
+            self._note_end(call)
+            return 10 if self._is_policy_new else 1
+        if isinstance(work, _Stream):
+            work.cancel()
+        else:  # behind its first step: a task that is cancelled before does not run, and would answer nothing
+            work.get_loop().call_soon(work.cancel)
+        return 100
+
+    def _note_end(self, call: ServedCall) -> None:
+        """Note when the credential of a call ends: until the first of all does, none is checked."""
+        principal = call.admitted.principal
+        if principal is not None:
+            self._ends_s = min(self._ends_s, principal.expires_at_s)
 
     def _admitted_again(self, gate: Gate, call: ServedCall, path: str) -> Admitted:
         exchange = call.exchange
@@ -552,6 +589,7 @@ class Calls:
             if call.admitted is not ADMITTED:
                 changed = NotAllowed("what you may see has changed meanwhile; ask again")
                 self._admitted[task] = (call, path, changed)
+                self._note_end(call)
                 task.add_done_callback(self._admitted.pop)
 
     def stream(self, call: ServedCall, path: str, method: StreamMethod, message: bytes) -> None:
@@ -568,6 +606,7 @@ class Calls:
         call = stream.call
         if call.admitted is not ADMITTED:
             self._admitted[stream] = (call, stream.path, StreamExpired())
+            self._note_end(call)
         return stream.run(messages)
 
     def drain(self) -> None:
