@@ -27,7 +27,7 @@ from tests.kit.table.filled import ORDERS
 pytestmark = pytest.mark.jvm
 
 ITEM = (
-    "struct<sku:string,pieces:bigint,price:decimal(20,2),marks:array<string>,"
+    "struct<sku:string,pieces:bigint,price:decimal(38,9),marks:array<string>,"
     "sent_to:struct<street:string,city:string,floor:int>,courier:string,locker:int>"
 )
 COLUMNS = f"""
@@ -152,6 +152,14 @@ def test_a_frame_of_nested_columns_is_served(
         {"id": 7, "items": [{"courier": "a", "locker": 1}]},
         {"id": 8, "by_line": {1: None}},
         {"id": 9, "items": [{"marks": [None]}]},
+        {"id": 10, "fixed": [2**32]},
+        {"id": 11, "fixed": [-1]},
+        {"id": 12, "took": timedelta(days=4_000_000)},
+        {"id": 13, "waits": {"a": timedelta(days=-4_000_000)}},
+        {"id": 14, "items": [{"price": Decimal(2**63)}]},
+        {"id": 15, "extra": "text"},
+        {"id": 16, "extra": "[1]"},
+        {"id": 17, "any_value": "{"},
     ]
     rows = [FULL, {"id": 2, "tags": ["new"], "items": [], "address": {}}, *wrong]
     done = publish_batch(frame(spark, *rows), table, bootstrap=broker.bootstrap)

@@ -43,6 +43,17 @@ _INTEGERS = frozenset(
         FieldDescriptor.TYPE_SFIXED64,
     }
 )
+INTEGER_BOUNDS = {
+    FieldDescriptor.TYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.TYPE_SINT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.TYPE_SFIXED32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.TYPE_ENUM: (-(2**31), 2**31 - 1),
+    FieldDescriptor.TYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.TYPE_FIXED32: (0, 2**32 - 1),
+    FieldDescriptor.TYPE_UINT64: (0, 2**63 - 1),
+    FieldDescriptor.TYPE_FIXED64: (0, 2**63 - 1),
+}
+"""Smallest and largest number of a field, of those types that cannot hold each int64, as a changelog has numbers."""
 _FLOATS = frozenset({FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE})
 _KEY_TYPES = {
     **dict.fromkeys(_INTEGERS, KeyType.INT64),

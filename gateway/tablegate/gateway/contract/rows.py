@@ -31,6 +31,7 @@ from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.columns import (
     DURATION_S_MAX,
     FIELD_MASK,
+    INTEGER_BOUNDS,
     TIMESTAMP_S_MAX,
     TIMESTAMP_S_MIN,
     WRAPPERS,
@@ -76,16 +77,6 @@ _JSON_DEPTH_MAX = 75  # messages in one another that JSON becomes: protobuf's pa
 _KEY_TEXT: Callable[[bytes], bytes] = ENCODERS[KeyType.BYTES]  # type: ignore[assignment]  # of UTF-8 as well
 
 _Field = FieldDescriptor
-_RANGES = {
-    _Field.TYPE_INT32: (-(2**31), 2**31 - 1),
-    _Field.TYPE_SINT32: (-(2**31), 2**31 - 1),
-    _Field.TYPE_SFIXED32: (-(2**31), 2**31 - 1),
-    _Field.TYPE_ENUM: (-(2**31), 2**31 - 1),
-    _Field.TYPE_UINT32: (0, 2**32 - 1),
-    _Field.TYPE_FIXED32: (0, 2**32 - 1),
-    _Field.TYPE_UINT64: (0, _INT64_MAX),
-    _Field.TYPE_FIXED64: (0, _INT64_MAX),
-}
 _PLAIN_INTEGERS = {
     _Field.TYPE_INT32,
     _Field.TYPE_INT64,
@@ -367,7 +358,7 @@ def _bool_encoder(tag: bytes) -> Callable[[bytes], bytes]:
 def _integer_encoder(target: _Target) -> tuple[bytes, Callable[[int], bytes]]:
     """Return the tag of an integer or enum, and the function that checks and writes its values."""
     column, keeps_zero = target.column, target.keeps_zero
-    low, high = _RANGES.get(column.type, (_INT64_MIN, _INT64_MAX))
+    low, high = INTEGER_BOUNDS.get(column.type, (_INT64_MIN, _INT64_MAX))
     fixed = _FIXED.get(column.type)
     wire_type = _VARINT if fixed is None else _FIXED32 if fixed.size == 4 else _FIXED64
     tag = target.tag(wire_type)

@@ -10,10 +10,12 @@ Decision: docs/decisions/0095-rows-as-they-are.md
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
-from pyspark.sql.types import ArrayType, DataType, DayTimeIntervalType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, DayTimeIntervalType, DecimalType, MapType, StringType, StructType
 
+from tablegate.gateway.contract.columns import DURATION_S_MAX, INTEGER_BOUNDS
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.table import Table
 
@@ -27,19 +29,27 @@ COMPUTED_COLUMN = "__computed"
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _DECIMAL = "decimal"
 _DURATION = "duration-micros"
-_TEXTS = ("string", "json")
+_JSON = "json"
+_JSON_BEGINS = {"Struct": r"^\s*\{", "ListValue": r"^\s*\[", "Value": ""}
+"""Regular expressions of how JSON of a field begins, by its message."""
+_TEXTS = ("string", _JSON)
 _TIME = "timestamp-micros"
+_LONG = "long"
 FIRST_TIME, LAST_TIME = "TIMESTAMP '0001-01-01 00:00:00Z'", "TIMESTAMP '9999-12-31 23:59:59.999999Z'"
 """SQL of the bounds of `google.protobuf.Timestamp`. Spark has more, and clients can read nothing of such a row."""
+_DURATION_BOUNDS = (f"make_dt_interval(0, 0, 0, {-DURATION_S_MAX})", f"make_dt_interval(0, 0, 0, {DURATION_S_MAX})")
+_MONEY_BOUNDS = ("-9223372036854775808.999999999BD", "9223372036854775807.999999999BD")
+_MONEY_UNIT_DIGITS = 19
+"""SQL of the bounds of `google.protobuf.Duration` and `google.type.Money`; digits of the latter's units."""
 _SPARK_TYPES = {
-    "long": ("bigint", _INTEGERS),
+    _LONG: ("bigint", _INTEGERS),
     _TIME: ("timestamp", ("timestamp",)),
     _DURATION: ("interval day to second", ()),
     "float": ("float", ("float",)),
     "double": ("double", ("double", "float")),
     "boolean": ("boolean", ("boolean",)),
     "string": ("string", ("string",)),
-    "json": ("string", ("string",)),
+    _JSON: ("string", ("string",)),
     "bytes": ("binary", ("binary",)),
     _DECIMAL: ("decimal(28,9)", (*_INTEGERS, _DECIMAL)),
 }
@@ -66,15 +76,21 @@ def wanted_type(name: str, actual: DataType, value_schema: Mapping[str, Any]) ->
     return None if types.fits(actual, avro) else types.spark(avro)
 
 
-def stored_columns(rows: DataFrame, value_schema: Mapping[str, Any]) -> list[Column]:
-    """Return the columns of `rows` as the changelog has them.
+def stored_columns(rows: DataFrame, value_schema: Mapping[str, Any], row: Descriptor) -> list[Column]:
+    """Return the columns of `rows`, of which the contract has the message `row`, as the changelog has them.
 
-    They raise where a value is none of the contract's: a null in a list or a map, two fields of one oneof, a time that
-    no client can read, text that is not UTF-8, as a binary that was cast may be.
+    They raise where a value is none of the contract's: a number that its field cannot hold, a null in a list or a map,
+    two fields of one oneof, a time that no client can read, text that is not UTF-8, as a binary that was cast may be,
+    text that is not the JSON of its field.
     """
     types = _Types(value_schema)
     columns = {
-        field["name"]: types.stored(sql.col(f"`{field['name']}`"), rows.schema[field["name"]].dataType, field["type"])
+        field["name"]: types.stored(
+            sql.col(f"`{field['name']}`"),
+            rows.schema[field["name"]].dataType,
+            field["type"],
+            row.fields_by_name[field["name"]],
+        )
         for field in value_schema["fields"]
     }
     checked = types.one_of_each(columns, value_schema["fields"])
@@ -156,20 +172,24 @@ class _Types:
         kind, item = self._plain(schema["items"])
         return kind == "record" and [field["name"] for field in item["fields"]] == ["key", "value"]
 
-    def stored(self, column: Column, actual: DataType, avro: Any) -> Column:
-        """Return a value as the changelog has it."""
+    def stored(self, column: Column, actual: DataType, avro: Any, field: FieldDescriptor) -> Column:
+        """Return a value of a field, or an item of it, as the changelog has it."""
         kind, schema = self._plain(avro)
         match kind, actual:
             case "record", StructType():
-                return self._stored_record(column, actual, schema)
+                return self._stored_record(column, actual, schema, field)
             case "array", MapType():
-                return self.stored(sql.map_entries(column), ArrayType(_entries(actual), False), avro)
+                return self.stored(sql.map_entries(column), ArrayType(_entries(actual), False), avro, field)
             case "array", ArrayType():
-                items = self._each(column, actual.elementType, schema["items"], sql.transform)
+                items = self._each(column, actual.elementType, schema["items"], field, sql.transform)
                 return _without_null(items, sql.exists) if actual.containsNull else items
             case "map", MapType():
                 values = self._each(
-                    column, actual.valueType, schema["values"], lambda map_, of: sql.transform_values(map_, _second(of))
+                    column,
+                    actual.valueType,
+                    schema["values"],
+                    _message(field).fields_by_name["value"],
+                    lambda map_, of: sql.transform_values(map_, _second(of)),
                 )
                 if not actual.valueContainsNull:
                     return values
@@ -177,54 +197,65 @@ class _Types:
         if kind == _DECIMAL and actual.simpleString().startswith(_DECIMAL):
             # A cast would round.
             cut = sql.when(column < 0, sql.ceil(column, sql.lit(9))).otherwise(sql.floor(column, sql.lit(9)))
-            return cut.cast("decimal(28,9)")
+            money = cut.cast("decimal(28,9)")
+            return _between(money, *_MONEY_BOUNDS, "an amount is too large") if _may_be_too_large(actual) else money
         if kind == _TIME:
-            return sql.when(
-                column.isNull() | column.between(sql.expr(FIRST_TIME), sql.expr(LAST_TIME)), column
-            ).otherwise(_no_time())
+            return _between(column, FIRST_TIME, LAST_TIME, "a time is not of the years 1 to 9999")
+        if kind == _DURATION:
+            duration = column.cast(_SPARK_TYPES[kind][0])
+            return _between(duration, *_DURATION_BOUNDS, "a duration is of more than 10,000 years")
+        if kind == _JSON:
+            is_json = sql.try_parse_json(column).isNotNull() & column.rlike(_JSON_BEGINS[_message(field).name])
+            return sql.when(column.isNull() | is_json, column).otherwise(sql.raise_error(sql.lit("a text is not JSON")))
         if kind in _TEXTS:
             return sql.when(column.isNull() | sql.is_valid_utf8(column), column).otherwise(_no_text())
-        return column.cast(_SPARK_TYPES[kind][0])
+        stored = column.cast(_SPARK_TYPES[kind][0])
+        bounds = _bounds(field) if kind == _LONG else None
+        return stored if bounds is None else _between(stored, *bounds, "a number is too large for its field")
 
     def _each(
         self,
         column: Column,
         actual: DataType,
         avro: Any,
+        field: FieldDescriptor,
         transform: Callable[[Column, Callable[[Column], Column]], Column],
     ) -> Column:
         """Return a list or map with each of its values as the changelog has it; as it is where they are that."""
-        if actual.simpleString() == self.spark(avro) and not self._is_checked(actual, avro):
+        if actual.simpleString() == self.spark(avro) and not self._is_checked(actual, avro, field):
             return column
-        return transform(column, lambda one: self.stored(one, actual, avro))
+        return transform(column, lambda one: self.stored(one, actual, avro, field))
 
-    def _is_checked(self, actual: DataType, avro: Any) -> bool:
+    def _is_checked(self, actual: DataType, avro: Any, field: FieldDescriptor) -> bool:
         """Return whether a value may be none of the contract's, though its type is."""
         kind, schema = self._plain(avro)
         match kind, actual:
             case "record", StructType():
-                found = _by_name(actual)
+                found, fields = _by_name(actual), _message(field).fields_by_name
                 return any(
-                    "oneof" in field
-                    or not isinstance(field["type"], list)
-                    or self._is_checked(found[field["name"].lower()][1], field["type"])
-                    for field in schema["fields"]
+                    "oneof" in one
+                    or not isinstance(one["type"], list)
+                    or self._is_checked(found[one["name"].lower()][1], one["type"], fields[one["name"]])
+                    for one in schema["fields"]
                 )
             case "array", ArrayType():
-                return actual.containsNull or self._is_checked(actual.elementType, schema["items"])
+                return actual.containsNull or self._is_checked(actual.elementType, schema["items"], field)
             case "map", MapType():
-                return actual.valueContainsNull or self._is_checked(actual.valueType, schema["values"])
-        return kind == _TIME or kind in _TEXTS
+                value = _message(field).fields_by_name["value"]
+                return actual.valueContainsNull or self._is_checked(actual.valueType, schema["values"], value)
+        return kind in (_TIME, _DURATION, _DECIMAL, *_TEXTS) or (kind == _LONG and _bounds(field) is not None)
 
-    def _stored_record(self, column: Column, actual: StructType, schema: Mapping[str, Any]) -> Column:
-        found = _by_name(actual)
+    def _stored_record(
+        self, column: Column, actual: StructType, schema: Mapping[str, Any], field: FieldDescriptor
+    ) -> Column:
+        found, fields = _by_name(actual), _message(field).fields_by_name
         parts: dict[str, Column] = {}
-        for field in schema["fields"]:
-            name, kind = found[field["name"].lower()]
-            part = self.stored(column.getField(name), kind, field["type"])
+        for one in schema["fields"]:
+            name, kind = found[one["name"].lower()]
+            part = self.stored(column.getField(name), kind, one["type"], fields[one["name"]])
             # Key and value of a map's entry; the entry itself is never null.
-            is_required = not isinstance(field["type"], list)
-            parts[field["name"]] = sql.when(part.isNull(), _null()).otherwise(part) if is_required else part
+            is_required = not isinstance(one["type"], list)
+            parts[one["name"]] = sql.when(part.isNull(), _null()).otherwise(part) if is_required else part
         checked = self.one_of_each(parts, schema["fields"])
         made = sql.struct(*(part.alias(name) for name, part in checked.items()))
         return sql.when(column.isNotNull(), made)
@@ -261,8 +292,28 @@ def _null() -> Column:
     return sql.raise_error(sql.lit("a list or map has a null"))
 
 
-def _no_time() -> Column:
-    return sql.raise_error(sql.lit("a time is not of the years 1 to 9999"))
+def _between(column: Column, first: str, last: str, otherwise: str) -> Column:
+    """Return a column that raises where its value is not between two others, in SQL."""
+    fits = column.isNull() | column.between(sql.expr(first), sql.expr(last))
+    return sql.when(fits, column).otherwise(sql.raise_error(sql.lit(otherwise)))
+
+
+def _bounds(field: FieldDescriptor) -> tuple[str, str] | None:
+    """Return the SQL of the bounds of an integer's field, or a wrapper's; None where it holds each BIGINT."""
+    if field.message_type is not None:
+        return _bounds(field.message_type.fields_by_name["value"])
+    found = INTEGER_BOUNDS.get(field.type)
+    return None if found is None else (f"{found[0]}L", f"{found[1]}L")
+
+
+def _may_be_too_large(actual: DataType) -> bool:
+    """Return whether an amount may be beyond the units of a google.type.Money, which are an int64."""
+    return isinstance(actual, DecimalType) and actual.precision - actual.scale >= _MONEY_UNIT_DIGITS
+
+
+def _message(field: FieldDescriptor) -> Descriptor:
+    assert field.message_type is not None, f"{field.full_name} is no message"
+    return field.message_type
 
 
 def _no_text() -> Column:

@@ -22,17 +22,27 @@ from tablegate.jobs.dataflow.decoding import Problem
 from tablegate.jobs.dataflow.expressions import attempt
 from tablegate.jobs.dataflow.java_errors import first_line
 from tablegate.jobs.dataflow.keys import with_setting, without_ansi
-from tablegate.jobs.dataflow.sink_records import RECORD_TYPE, save_records, stored_row, with_record, with_run
+from tablegate.jobs.dataflow.sink_records import (
+    DEAD_LETTER_BYTES_MAX,
+    RECORD_TYPE,
+    avro_of,
+    save_records,
+    stored_row,
+    with_record,
+    with_run,
+)
 from tablegate.jobs.dataflow.sources import KEY_COLUMN, key_problems, reason_sql
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.frame_table import FrameTable
 from tablegate.jobs.kafka.topics import Topic
 from tablegate.jobs.planning.plan import Plan
 
-_REASON, _ORDER, _PLACE, _STORED = "__reason", "__order", "__place", "__stored"
+_REASON, _ORDER, _PLACE, _BODY = "__reason", "__order", "__place", "__body"
+ROW_BYTES_MAX = 2**20 - 1576  # of the 1 MiB that Kafka's producers and topics take by default, beside key and headers
+_LETTER_BYTES_MAX = DEAD_LETTER_BYTES_MAX["value"]
 _MISFIT = (
-    "row is none of the contract: a number too large, a time not of the years 1 to 9999, text that is not UTF-8, a "
-    "null in a list or map, or two fields of one oneof"
+    "row is none of the contract: a number too large, a time not of the years 1 to 9999, text that is not UTF-8 or not "
+    "JSON, a null in a list or map, or two fields of one oneof"
 )
 # Spark chooses the number of partitions of what is kept, as it does of all else. Otherwise three rows are kept in 200,
 # those of Spark's default, and each is a task to count and to write.
@@ -123,7 +133,8 @@ def check_columns(frame: DataFrame, table: FrameTable, row: Descriptor, value_sc
             continue
         try:
             # Beside a column, as it is of each row and no aggregate of all.
-            computed = frame.select(sql.expr(expression).alias("it"), sql.col(f"`{frame.columns[0]}`").alias("one"))
+            name = value_schema["fields"][0]["name"]
+            computed = frame.select(sql.expr(expression).alias("it"), sql.col(f"`{name}`").alias("one"))
             computed.agg(sql.max("it"))  # which needs an order, too
         except PySparkException as error:
             raise JobError(f"{frame_of(table)} {what}= does not compute: {first_line(error)}") from None
@@ -184,7 +195,8 @@ def chosen_rows(rows: DataFrame, target: BatchTarget) -> DataFrame:
         attempt(sql.expr(table.order or "NULL")).alias(_ORDER),
         sql.expr(f"struct({', '.join(keys)})").alias(KEY_COLUMN),
     )
-    found = found.withColumn(_STORED, attempt(stored_row(found, target.value_schema)))
+    stored = stored_row(found, target.value_schema, target.contract)
+    found = found.withColumn(_BODY, attempt(avro_of(stored, target.value_schema)))
     with without_ansi(rows.sparkSession):
         reason = f"({reason_sql([*_row_problems(target.contract)])}).text"
         found = found.withColumn(_REASON, sql.expr(reason)).drop(KEY_COLUMN)
@@ -206,7 +218,10 @@ def _row_problems(contract: catalogue.Table) -> Iterator[Problem]:
     yield from key_problems(contract.key, [column.name for column in contract.key])
     for name, column in (("deletes", EXISTS_COLUMN), ("order", _ORDER)):
         yield Problem(f"uncomputable_{name}", f"{column} IS NULL", f"'{name}= cannot be computed with this row'")
-    yield Problem("misfit", f"{EXISTS_COLUMN}.value AND {_STORED} IS NULL", f"'{_MISFIT}'")
+    yield Problem("misfit", f"{EXISTS_COLUMN}.value AND {_BODY} IS NULL", f"'{_MISFIT}'")
+    size = f"octet_length({_BODY}.value)"
+    reason = f"concat('row has ', {size}, ' bytes, more than {ROW_BYTES_MAX}, which Kafka takes')"
+    yield Problem("too_large", f"{EXISTS_COLUMN}.value AND {size} > {ROW_BYTES_MAX}", reason)
 
 
 def count_rows(chosen: DataFrame, target: BatchTarget) -> BatchCounts:
@@ -231,19 +246,23 @@ def batch_records(chosen: DataFrame, target: BatchTarget, sequence: int) -> Data
     rows = chosen.withColumn(SEQUENCE_COLUMN, sql.lit(sequence).cast("bigint"))
     rows, record = with_record(
         rows,
-        sql.col(f"{_STORED}.value"),
+        sql.col(f"{_BODY}.value"),
         target.contract,
         topic=target.changelog.name,
         generation=target.generation,
-        value_schema=target.value_schema,
         schema_id=target.schema_id,
         partition_count=target.changelog.partition_count,
     )
     listed = ", ".join(f"`{field['name']}`" for field in target.value_schema["fields"])
+    letter = f"CAST(to_json(struct({listed})) AS BINARY)"
+    size = f"struct('value_bytes' AS key, CAST(CAST(octet_length({letter}) AS STRING) AS BINARY) AS value)"
+    headers = (
+        f"array_compact(array(struct('reason' AS key, CAST({_REASON} AS BINARY) AS value), "
+        f"IF(octet_length({letter}) > {_LETTER_BYTES_MAX}, {size}, NULL)))"
+    )
     dead = sql.expr(
         f"CAST(struct('{target.dead_letters.name}', CAST(NULL AS INT), CAST(NULL AS BINARY), "
-        f"CAST(to_json(struct({listed})) AS BINARY), "
-        f"array(struct('reason' AS key, CAST({_REASON} AS BINARY) AS value))) AS {RECORD_TYPE})"
+        f"substring({letter}, 1, {_LETTER_BYTES_MAX}), {headers}) AS {RECORD_TYPE})"
     )
     either = sql.when(sql.col(_REASON).isNull(), record.cast(RECORD_TYPE)).otherwise(dead)
     return rows.select(either.alias("record")).select("record.*")

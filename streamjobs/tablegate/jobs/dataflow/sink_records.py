@@ -57,7 +57,7 @@ def changelog_records(
     `schema_ids`: of outputs in Avro, by their subjects.
     """
     # Casting to the contract's types may fail as columns may: a sum that its type cannot hold.
-    rows = rows.withColumn(_STORED, attempt(stored_row(rows, value_schema)))
+    rows = rows.withColumn(_STORED, attempt(stored_row(rows, value_schema, contract)))
     rows = rows.withColumn(COMPUTED_COLUMN, sql.expr(f"{COMPUTED_COLUMN} AND {_STORED} IS NOT NULL"))
     rows = rows.withColumn(EXISTS_COLUMN, sql.expr(f"{EXISTS_COLUMN} AND {COMPUTED_COLUMN}"))
     # A field without presence has no null: clients read zero, or an empty text. A list that is null is empty.
@@ -71,11 +71,10 @@ def changelog_records(
     rows = rows.observe(_UNCOMPUTABLE, *_counted(wanted))
     rows, record = with_record(
         rows,
-        sql.col(f"{_STORED}.value"),
+        avro_of(sql.col(f"{_STORED}.value"), value_schema),
         contract,
         topic=topic,
         generation=generation,
-        value_schema=value_schema,
         schema_id=schema_id,
         partition_count=partition_count,
     )
@@ -88,27 +87,30 @@ def changelog_records(
     return rows.select(sql.inline(sql.filter(every, lambda one: one.isNotNull())))
 
 
-def stored_row(rows: DataFrame, value_schema: Mapping[str, Any]) -> Column:
+def stored_row(rows: DataFrame, value_schema: Mapping[str, Any], contract: catalogue.Table) -> Column:
     """Return the row as the changelog has it, before Avro: a struct. It raises where it is no row of the contract."""
-    return sql.struct(*stored_columns(rows, value_schema))
+    return sql.struct(*stored_columns(rows, value_schema, contract.row))
+
+
+def avro_of(stored: Column, value_schema: Mapping[str, Any]) -> Column:
+    """Return the Avro of a row, a struct as `stored_row` has it."""
+    return to_avro(stored, json.dumps(value_schema))
 
 
 def with_record(
     rows: DataFrame,
-    stored: Column,
+    body: Column,
     contract: catalogue.Table,
     *,
     topic: str,
     generation: int,
-    value_schema: Mapping[str, Any],
     schema_id: int,
     partition_count: int,
 ) -> tuple[DataFrame, Column]:
     """Return rows with what their records need, and a row's record for the changelog as a column of them.
 
-    `stored`: the row, as `stored_row` has it.
+    `body`: the row, as `avro_of` has it.
     """
-    body = to_avro(stored, json.dumps(value_schema))
     # The Confluent wire format: 00, the schema's id in four bytes, the Avro. A row that is gone has a null value: it is
     # a tombstone, which compaction may remove.
     value = sql.when(sql.col(EXISTS_COLUMN), sql.concat(sql.expr(f"X'00{schema_id:08X}'"), body))
@@ -292,7 +294,7 @@ _DEAD_LETTER_HEADERS = {
 
 
 # A letter has to fit into what a producer and a topic take by default, 1 MB, also where the source's topic takes more.
-_DEAD_LETTER_BYTES_MAX = {"key": 64 * 1024, "value": 768 * 1024}
+DEAD_LETTER_BYTES_MAX = {"key": 64 * 1024, "value": 768 * 1024}
 
 
 def _size_header_sql(name: str, bytes_max: int) -> str:
@@ -327,8 +329,8 @@ def dead_letters(sides: Sequence[Records], topic: str) -> DataFrame:
         f"struct('{name}' AS key, encode({text}, 'UTF-8') AS value)" for name, text in _DEAD_LETTER_HEADERS.items()
     )
     # A null, where nothing is cut, is no header.
-    sizes = ", ".join(_size_header_sql(name, bytes_max) for name, bytes_max in _DEAD_LETTER_BYTES_MAX.items())
-    key, value = (f"substring({KAFKA_COLUMN}.{name}, 1, {most})" for name, most in _DEAD_LETTER_BYTES_MAX.items())
+    sizes = ", ".join(_size_header_sql(name, bytes_max) for name, bytes_max in DEAD_LETTER_BYTES_MAX.items())
+    key, value = (f"substring({KAFKA_COLUMN}.{name}, 1, {most})" for name, most in DEAD_LETTER_BYTES_MAX.items())
     record = output_record_sql(
         topic, key=key, value=value, headers=f"filter(array({headers}, {sizes}), h -> h IS NOT NULL)"
     )
