@@ -9,9 +9,12 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
@@ -190,26 +193,73 @@ def test_a_job_that_wakes_when_another_has_gone_begins_a_run(broker: Broker, tmp
 
 
 def test_a_stream_outlasts_brokers_that_are_away(
-    spark: SparkSession, name: str, table: FrameTable, tmp_path: Path
+    spark: SparkSession, name: str, table: FrameTable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = str(tmp_path / "rows")
     frame(spark, 1, 0.5).write.parquet(rows)
     stream = spark.readStream.schema(SCHEMA).parquet(rows)
     with Broker(tmp_path / "kafka") as broker:
         query = publish(stream, table, bootstrap=broker.bootstrap, checkpoint=str(tmp_path / "checkpoint"))
+        committed = tmp_path / "checkpoint" / "table" / "commits"
         try:
-            wait_until("the first row", lambda: len(written_keys(broker.bootstrap, name)) == 1)
-            os.kill(broker.pid, signal.SIGSTOP)
-            try:
+            wait_until("the first batch", (committed / "0").exists)
+            with frozen(broker):
                 # Longer than a silent member stays in the group, and than a question to Kafka may take.
                 time.sleep(BROKER_TIMEOUT_S + SESSION_TIMEOUT_MS / 1_000)
-            finally:
-                os.kill(broker.pid, signal.SIGCONT)
             frame(spark, 2, 0.7).write.mode("append").parquet(rows)
-            wait_until("the next row", lambda: len(written_keys(broker.bootstrap, name)) == 2)
+            wait_until("the next batch", (committed / "1").exists)
+            # In the midst of a batch: its rows are written, what follows them is not.
+            for batch in range(2, 6):
+                with Watched(broker.bootstrap, f"{name}-g1-changelog") as watched:
+                    frame(spark, batch + 1, 0.9).write.mode("append").parquet(rows)
+                    watched.wait_for_row()
+                    time.sleep(0.01)  # Spark has heard of it, too
+                    with frozen(broker):
+                        time.sleep(BROKER_TIMEOUT_S)
+                        bit = not (committed / str(batch)).exists()
+                        time.sleep(2 * BROKER_TIMEOUT_S if bit else 0)
+                wait_until("the batch", (committed / str(batch)).exists)
+                if "brokers_away" in capsys.readouterr().out:
+                    break
+            else:
+                pytest.fail("brokers were never away behind the rows of a batch")
             assert query.isActive
+            assert len(written_keys(broker.bootstrap, name)) == batch + 1
         finally:
             query.stop()
+
+
+@contextmanager
+def frozen(broker: Broker) -> Iterator[None]:
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+
+class Watched:
+    """Sees the next row of a changelog as soon as Kafka has it."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "watched", "fetch.wait.max.ms": 10_000})
+        partitions = self._consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        ends = [self._consumer.get_watermark_offsets(TopicPartition(topic, each))[1] for each in partitions]
+        self._consumer.assign([TopicPartition(topic, each, end) for each, end in zip(partitions, ends, strict=True)])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def wait_for_row(self) -> None:
+        end_s = time.monotonic() + WAIT_S
+        while time.monotonic() < end_s:
+            record = self._consumer.poll(1)
+            if record is not None and record.error() is None and not is_marker_key(record.key()):
+                return
+        pytest.fail("no row came")
 
 
 def test_a_stream_that_wakes_beside_another_fails_in_its_program(

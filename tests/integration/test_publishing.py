@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import threading
 import time
 import uuid
@@ -23,18 +24,19 @@ from tablegate.examples.samples import create_topic
 from tablegate.gateway.contract.types import RUN_HEADER, VERSION_HEADER, make_version
 from tablegate.jobs import FrameTable
 from tablegate.jobs.kafka.manifests import read_manifest, replace_manifest
-from tablegate.jobs.kafka.topics import KafkaAdmin
+from tablegate.jobs.kafka.topics import KafkaAdmin, changelog_settings
 from tablegate.jobs.publishing import JobError, publish, publish_batch
 from tablegate.v1.changelog_pb2 import Manifest
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.job.scores.declared import Scores, write_contract
-from tests.kit.job.user_session import user_session
-from tests.kit.programs.kafka import NewRecord, RawRecord, consume, new_topic, produce
+from tests.kit.job.user_session import spark_warnings, user_session
+from tests.kit.programs.kafka import NewRecord, RawRecord, consume, delete_topic, new_topic, produce
 
 pytestmark = pytest.mark.jvm
 
 ROWS = "user BIGINT, score DOUBLE, model STRING, scored_at TIMESTAMP"
 AT = "TIMESTAMP '2026-01-01 00:00:00Z'"
+SLEEP = "java_method('java.lang.Thread', 'sleep', 60000L)"
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +198,44 @@ def test_rows_of_a_database_are_published(
     soon(lambda: len(scores.all()) == 100 and scores.all()[99] == (49.5, "a"), "the database's rows")
 
 
+def test_a_checkpoint_that_has_lost_batches_is_refused(
+    spark: SparkSession, broker: Broker, table: FrameTable, tmp_path: Path
+) -> None:
+    """Spark would begin anew, and rows would get the versions that other rows of their keys have."""
+    rows, checkpoint = str(tmp_path / "rows"), tmp_path / "checkpoint"
+    frame(spark, (0, 0.5, "a")).write.parquet(rows)
+    stream = spark.readStream.schema(f"{ROWS}, number INT").parquet(rows)
+
+    def publish_next(user: int) -> None:
+        frame(spark, (user, 0.5, "a")).write.mode("append").parquet(rows)
+        query = publish(stream, table, bootstrap=broker.bootstrap, checkpoint=checkpoint, available_now=True)
+        assert query.awaitTermination(60)
+
+    publish_next(1)
+    publish_next(2)
+    shutil.rmtree(checkpoint / "table")
+    with pytest.raises(JobError, match=r"older than what was published.* has 0 batches of 2; .*generation=2"):
+        publish_next(2)
+
+
+def test_a_stream_whose_changelog_is_made_again_ends(
+    spark: SparkSession, broker: Broker, name: str, table: FrameTable, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    query = publish(ticking(spark), table, bootstrap=broker.bootstrap, checkpoint=checkpoint, partitions=1)
+    try:
+        soon((checkpoint / "table" / "commits" / "0").exists, "a batch", 60)
+        delete_topic(broker.bootstrap, f"{name}-g1-changelog")
+        soon(lambda: KafkaAdmin(broker.bootstrap).find(f"{name}-g1-changelog") is None, "it is gone")
+        create_topic(broker.bootstrap, f"{name}-g1-changelog", 1, changelog_settings(None))
+        with pytest.raises(StreamingQueryException, match="was deleted and made again while it was written"):
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+    with pytest.raises(JobError, match=r"was deleted and made again since it was published; .*generation=2"):
+        publish(ticking(spark), table, bootstrap=broker.bootstrap, checkpoint=checkpoint)
+
+
 @pytest.mark.parametrize(("users", "nights"), [(10_000, 2), pytest.param(100_000, 5, marks=pytest.mark.long)])
 def test_a_nightly_replacement_from_parquet_fails_no_read(
     spark: SparkSession, broker: Broker, table: FrameTable, scores: Scores, tmp_path: Path, users: int, nights: int
@@ -238,6 +278,27 @@ def test_what_cannot_be_published_is_refused_in_words(
         publish_batch(frame(spark, (1, 1.0, "a")), deletes, bootstrap=broker.bootstrap)
     with pytest.raises(JobError, match="publish it with publish_batch"):
         publish(frame(spark, (1, 1.0, "a")), table, bootstrap=broker.bootstrap, checkpoint=str(tmp_path / "c"))
+    with pytest.raises(JobError, match="checkpoint=''; give a directory or URL that Spark can write"):
+        publish(ticking(spark), table, bootstrap=broker.bootstrap, checkpoint="")
+    with pytest.raises(JobError, match="partitions=0; give a number from 1 on"):
+        publish_batch(frame(spark, (1, 1.0, "a")), table, bootstrap=broker.bootstrap, partitions=0)
+
+
+def test_what_is_too_large_for_kafka_is_set_aside(
+    spark: SparkSession, broker: Broker, name: str, table: FrameTable
+) -> None:
+    large = "x" * 2_000_000
+    rows = frame(spark, (1, 0.5, large), (None, 0.5, large), (2, 0.5, "a"))
+    # The name of a column that nobody wants is nobody's concern.
+    rows = rows.select(sql.lit(0).alias("odd`name"), "*")
+    done = publish_batch(rows, table, bootstrap=broker.bootstrap)
+    assert (done.rows, done.set_aside) == (1, 2)
+    letters = consume(broker.bootstrap, f"{name}-dead-letters")
+    assert {len(letter.value or b"") for letter in letters} == {768 * 1024}
+    assert {int(head(letter)["value_bytes"]) > len(large) for letter in letters} == {True}
+    reasons = sorted(head(letter)["reason"] for letter in letters)
+    assert reasons[0] == b'key column "user" is null'
+    assert reasons[1].startswith(b"row has 20000")
 
 
 def test_what_a_frozen_run_writes_behind_another_does_not_count(
@@ -328,6 +389,60 @@ def test_a_stream_that_fails_says_why_in_a_sentence(
         stream, ordered, bootstrap=broker.bootstrap, checkpoint=str(tmp_path / "checkpoint"), available_now=True
     )
     assert again.awaitTermination(60)
+
+
+def ticking(spark: SparkSession) -> DataFrame:
+    row = "value AS user, 0.5D AS score, 'm' AS model, timestamp AS scored_at"
+    return spark.readStream.format("rate").load().selectExpr(*row.split(", "))
+
+
+def test_a_stream_that_is_stopped_in_a_batch_has_not_failed(
+    spark: SparkSession, broker: Broker, table: FrameTable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = ticking(spark).withColumn("score", sql.expr(f"IF({SLEEP} IS NULL, score, 0)"))
+    query = publish(slow, table, bootstrap=broker.bootstrap, checkpoint=str(tmp_path / "checkpoint"))
+    tasks = spark.sparkContext.statusTracker()
+    soon(lambda: bool(tasks.getActiveStageIds()), "a batch is computed", 60)
+    query.stop()
+    assert query.awaitTermination(60)
+    assert query.exception() is None
+    assert '"failed"' not in capsys.readouterr().out
+
+
+def test_nobody_is_warned_of_an_interval_that_is_ours(
+    spark: SparkSession, broker: Broker, table: FrameTable, tmp_path: Path
+) -> None:
+    before = spark.conf.get("spark.sql.streaming.pollingDelay", None)
+    with spark_warnings(spark) as warnings:
+        query = publish(
+            ticking(spark), table, bootstrap=broker.bootstrap, checkpoint=str(tmp_path / "checkpoint"), partitions=1
+        )
+        soon((tmp_path / "checkpoint" / "table" / "commits" / "2").exists, "batches", 60)
+        query.stop()
+    assert not [line for line in warnings() if "falling behind" in line]
+    assert spark.conf.get("spark.sql.streaming.pollingDelay", None) == before
+
+
+def test_settings_of_a_session_are_its_own_while_rows_are_published(
+    spark: SparkSession, broker: Broker, table: FrameTable
+) -> None:
+    """Another thread may use the session meanwhile, or publish by it."""
+    names = ("spark.sql.ansi.enabled", "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning")
+    given = {name: spark.conf.get(name) for name in names}
+    stop, others = threading.Event(), []
+
+    def look() -> None:
+        while not stop.is_set():
+            others.extend(name for name in names if spark.conf.get(name) != given[name])
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        assert publish_batch(frame(spark, (1, 0.5, "a")), table, bootstrap=broker.bootstrap).rows == 1
+    finally:
+        stop.set()
+        looking.join()
+    assert not others, set(others)
 
 
 def test_a_stream_with_a_join_and_a_model_goes_on_after_a_stop(

@@ -18,6 +18,10 @@ class BrokersAway(JobError):
     """No Kafka broker has answered in time: what was asked is not known."""
 
 
+class NotJoined(JobError):
+    """A job is not in its group yet, or not again: brokers are away, or the group is still changing."""
+
+
 class SourceLoss(JobError):
     """A source has lost records, as a query has found. Its offsets may tell which."""
 

@@ -1,7 +1,7 @@
 """A Spark session as a user makes it, with Spark's own settings."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -31,6 +31,26 @@ def user_session() -> Iterator[SparkSession]:
         yield session
         session.stop()
     _end_java()
+
+
+@contextmanager
+def spark_warnings(session: SparkSession) -> Iterator[Callable[[], list[str]]]:
+    """Give what returns the warnings and errors that Spark has logged since the block began."""
+    java = session.sparkContext._jvm
+    assert java is not None
+    log4j = java.org.apache.logging.log4j
+    writer = java.java.io.StringWriter()
+    appender = log4j.core.appender.WriterAppender.createAppender(None, None, writer, "tests", False, True)
+    appender.start()
+    root = log4j.LogManager.getContext(False).getConfiguration().getRootLogger()
+    root.addAppender(appender, None, None)
+    session.sparkContext.setLogLevel("WARN")
+    try:
+        yield lambda: str(writer.toString()).splitlines()
+    finally:
+        session.sparkContext.setLogLevel("ERROR")
+        root.removeAppender("tests")
+        appender.stop()
 
 
 def _end_java() -> None:

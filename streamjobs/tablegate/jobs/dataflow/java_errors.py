@@ -13,6 +13,12 @@ _FROM_PYTHON = "An exception was raised by the Python Proxy"
 _CAUSE = re.compile(r"^(?:Caused by: |: |)(?:[\w$]+\.)+([\w$]+: .+)$", re.MULTILINE)
 
 
+_INTERRUPTED = re.compile(
+    r"(?:InterruptedException|InterruptedIOException|ClosedByInterruptException)\b|SparkException: Job \d+ cancelled"
+)
+KAFKA_AWAY = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException")
+"""Errors of Kafka's Java clients, as reasons begin with them, where brokers do not answer, or a topic has gone."""
+NO_SPACE = "No space left on device"
 _RAISED_IN_QUERY = re.compile(r"^\w+: \[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$")
 _FRAME = re.compile(r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _RAISED = re.compile(r"^(?P<raised>[A-Za-z_][\w.]*(?:: .*)?)$", re.MULTILINE)
@@ -41,6 +47,11 @@ def error_reason(error: BaseException) -> str:
     if isinstance(error, CapturedException) and error._origin is not None:
         return thrown_reason(error._origin)
     return first_line(error)
+
+
+def is_interrupted(error: BaseException) -> bool:
+    """Return whether Spark has broken off what raised this, as it does where a query is stopped."""
+    return isinstance(error, Py4JJavaError) and _INTERRUPTED.match(error_reason(error)) is not None
 
 
 def thrown_reason(thrown: Any) -> str:

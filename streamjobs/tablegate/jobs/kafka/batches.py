@@ -21,7 +21,7 @@ from tablegate.gateway.contract.kafka_refusals import Right
 from tablegate.gateway.contract.kafka_settings import settings_of
 from tablegate.gateway.contract.types import BATCH_CHANGES_MAX, MARKER_KEY, VERSION_HEADER
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.kafka.topics import QUIET_CLIENT, Topic, why_not
+from tablegate.jobs.kafka.topics import AWAY, QUIET_CLIENT, Topic, why_not
 from tablegate.v1 import changelog_pb2
 
 TRANSACTION_TIMEOUT_S = 60  # after which Kafka gives up the transaction of a job that was killed and is not started
@@ -29,7 +29,6 @@ REQUEST_TIMEOUT_S = 30.0  # a healthy broker answers in milliseconds
 ABORT_TIMEOUT_S = 5.0  # as the job ends; the next one, or the time above, gives up what is left
 
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
-_AWAY = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
 
 
 class BatchRecord(NamedTuple):
@@ -125,7 +124,7 @@ class BatchWriter:
     def _failure_of(self, error: KafkaError) -> JobError:
         if error.code() in _FENCED:
             return self._failure("another job has begun to write it; stop one of the two")
-        if error.code() in _AWAY:
+        if error.code() in AWAY:
             return self._failure(
                 f"Kafka at {self._bootstrap} does not answer; start the job again when it does: it goes on from its "
                 "checkpoint"

@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError
 
 from tablegate.gateway.contract.kafka_refusals import Right
 from tablegate.gateway.contract.kafka_settings import own_group, settings_of
-from tablegate.jobs.errors import BrokersAway, JobError
+from tablegate.jobs.errors import BrokersAway, JobError, NotJoined
 from tablegate.jobs.kafka.topics import QUIET_CLIENT, GroupMember, KafkaAdmin, manifests_topic, why_not
 from tablegate.jobs.log import log
 from tablegate.v1 import changelog_pb2
@@ -269,13 +269,14 @@ class JobGroup:
             raise _other_job_error(self._table, self._group, members)
         return members is not None
 
-    def tenure(self, *, since_joining: bool = False) -> Tenure:
+    def tenure(self, *, since_joining: bool = False, within_s: float = JOINED_WITHIN_S) -> Tenure:
         """Return the tenure of now; raise `JobError` where another job has the table by now.
 
-        It asks the broker, as this one may have been frozen, and waits while the group is changing and none answers.
-        `since_joining`: raise, too, where another may have had the table at any time since this one has joined.
+        It asks the broker, as this one may have been frozen, and waits up to `within_s` while the group is changing and
+        none answers; then it raises `NotJoined`. `since_joining`: raise, too, where another may have had the table at
+        any time since this one has joined.
         """
-        end_s = time.monotonic() + JOINED_WITHIN_S
+        end_s = time.monotonic() + within_s
         while True:
             tenure = Tenure(str(self._consumer.memberid()), self._changes)
             members = self._members() or []
@@ -294,8 +295,8 @@ class JobGroup:
             time.sleep(POLL_S)
             self.poll()  # behind the question: one that was left out would join again, and another might have to end
 
-    def _not_joined(self) -> JobError:
-        return JobError(
+    def _not_joined(self) -> NotJoined:
+        return NotJoined(
             f'the job could not join consumer group "{self._group}" within {JOINED_WITHIN_S:g} s; read the log '
             "of the brokers, then start the job again"
         )

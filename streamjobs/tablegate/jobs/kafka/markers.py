@@ -20,7 +20,7 @@ from tablegate.gateway.contract.kafka_settings import settings_of
 from tablegate.gateway.contract.types import MARKER_KEY, run_key
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.job_group import Tenure
-from tablegate.jobs.kafka.topics import QUIET_CLIENT, Topic, broker_away, why_not
+from tablegate.jobs.kafka.topics import AWAY, QUIET_CLIENT, Topic, broker_away, why_not
 from tablegate.jobs.log import log
 from tablegate.v1 import changelog_pb2
 
@@ -111,8 +111,8 @@ class Markers:
                 break
         marker = _marker({}, self._generation, batch_id=-1)
         marker.run = self._run = number
-        self.tenure = asked
         self._write_all(marker, range(self._changelog.partition_count), lambda _: None, key=run_key(number))
+        self.tenure = asked  # now that the run has begun: who asks again after an error begins another one
         return number
 
     def _new_number(self) -> int:
@@ -136,21 +136,28 @@ class Markers:
         *,
         key: bytes = MARKER_KEY,
     ) -> None:
-        """Write a marker to these partitions, and return when Kafka has it; raise `JobError`."""
+        """Write a marker to these partitions, and return when Kafka has it; raise `JobError`.
+
+        Whoever writes it again after `BrokersAway` does so by another client: this one may be deaf for good.
+        """
         errors: list[str] = []
+        is_away = False
 
         def note(error: KafkaError | None, message: Message) -> None:
+            nonlocal is_away
             if error is None:
                 self._note_time(message)
                 on_written(message)
             else:
+                is_away = is_away or error.code() in AWAY
                 errors.append(why_not(self._bootstrap, error, Right("Write", "topic", self._changelog.name)))
 
         try:
             self._write(marker, note, partitions, key=key)
         except (BufferError, KafkaException) as error:
             errors.append(str(error))
-        if self._producer.flush(2 * DELIVERY_TIMEOUT_MS / 1000) > 0:
+        if self._producer.flush(2 * DELIVERY_TIMEOUT_MS / 1000) > 0 or is_away:
+            self._is_failing = True
             raise broker_away(self._bootstrap)
         if errors:
             topic = self._changelog.name

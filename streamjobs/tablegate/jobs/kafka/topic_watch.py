@@ -1,7 +1,7 @@
-"""Watches the source topics of a running job: one that is deleted and made again, or that grows.
+"""Watches the topics of a running job: one that is deleted and made again, or that grows.
 
 Spark goes by the name of a topic. It would read on at the old offsets in another topic of that name, and the records
-before these would be lost without a word.
+before these would be lost without a word. What it writes to another changelog of that name no gateway reads.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
+from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.polling import Polling
 from tablegate.jobs.kafka.topics import KafkaAdmin, Topic
 
@@ -28,6 +29,15 @@ class TopicWatch:
         answers = self._polling.answers()
         found = [(self._topics[name], _described(name, answer)) for name, answer in answers.items()]
         return [(before, now) for before, now in found if now is not None and now != before]
+
+    def check_same(self) -> None:
+        """Raise `JobError` where a changelog is another one than at first."""
+        for before, now in self.changed():
+            if now.topic_id != before.topic_id:
+                raise JobError(
+                    f'changelog topic "{now.name}" was deleted and made again while it was written, and gateways read '
+                    "nothing of it; start again: the start says how to go on"
+                )
 
 
 def _described(name: str, future: "Future[Any]") -> Topic | None:

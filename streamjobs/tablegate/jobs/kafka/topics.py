@@ -73,6 +73,8 @@ _LEADERS_COMING = (
     KafkaError._NOENT,  # of all partitions the client knows no leader that is there
 )
 """Errors about offsets of a new topic, and after an election, until broker and client know the leader."""
+AWAY = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
+"""Errors of a client that no broker answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,7 +459,7 @@ class KafkaAdmin:
     def _failure(self, what: str, error: KafkaException, right: Right) -> JobError:
         """Return why a question has failed; `right`: what it needs."""
         kafka_error = error.args[0]
-        if kafka_error.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN):
+        if kafka_error.code() in AWAY:
             away = broker_away(self._bootstrap)
             _client(self._bootstrap).replace()
             _group_client(self._bootstrap).replace()

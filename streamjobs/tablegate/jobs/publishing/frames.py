@@ -11,18 +11,21 @@ begun, does not count: rows and markers have the number of a run, as those of jo
 Decision: docs/decisions/0087-dataframes-as-tables.md
 Decision: docs/decisions/0146-published-dataframes-have-runs.md
 Decision: docs/decisions/0182-a-run-has-its-number-before-it-asks.md
+Decision: docs/decisions/0193-a-published-stream-waits-for-brokers.md
 """
 
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -41,13 +44,15 @@ from tablegate.jobs.dataflow.frame_batches import (
     output_mode_hint,
     write_batch,
 )
-from tablegate.jobs.dataflow.java_errors import error_reason
-from tablegate.jobs.errors import JobError
+from tablegate.jobs.dataflow.java_classes import java_class
+from tablegate.jobs.dataflow.java_errors import KAFKA_AWAY, NO_SPACE, error_reason, is_interrupted, thrown_reason
+from tablegate.jobs.errors import BrokersAway, JobError, NotJoined
 from tablegate.jobs.frame_table import FrameTable
 from tablegate.jobs.jars.jars import jars
-from tablegate.jobs.kafka.job_group import JobGroup, Tenure, job_group
+from tablegate.jobs.kafka.job_group import JOINED_WITHIN_S, JobGroup, Tenure, job_group
 from tablegate.jobs.kafka.manifests import past_generation, read_manifest, replace_manifest
 from tablegate.jobs.kafka.markers import Markers
+from tablegate.jobs.kafka.topic_watch import TopicWatch
 from tablegate.jobs.kafka.topics import (
     DEAD_LETTERS_NEW_SETTINGS,
     DEAD_LETTERS_SETTINGS,
@@ -62,15 +67,22 @@ from tablegate.jobs.log import log
 from tablegate.jobs.planning.declarations import find_contract, job_argument
 from tablegate.jobs.planning.plan import PARTITIONS, changelog_lifetime_us, make_manifest
 from tablegate.jobs.planning.registry import SchemaRegistry, choose_value_schema
-from tablegate.jobs.running.checkpoint import Checkpoint, Identity
+from tablegate.jobs.running.checkpoint import OFFSETS, Checkpoint, Identity
 from tablegate.jobs.running.operations import newest_marker
 from tablegate.jobs.running.session import has_connectors
 from tablegate.jobs.table import Mode
 from tablegate.v1 import changelog_pb2
 
+Answer = TypeVar("Answer")
+
 MICROBATCH_S = 0.1  # an idle stream looks for new data ten times a second
+AWAY_S = 120.0  # as long as Spark waits for brokers that are to take a record
+ASK_AGAIN_S = 0.5  # of brokers that are away
 WATCH_S = 0.2  # how late a stream that nobody may publish any more is stopped
 QUERY = "table"
+_DATASET = "org.apache.spark.sql.classic.Dataset"
+_POLLING_DELAY = "spark.sql.streaming.pollingDelay"
+"""Of a query that runs its batches one after the other: how long it waits where there is nothing new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +114,12 @@ def publish(
     frame: DataFrame,
     table: FrameTable,
     *,
-    checkpoint: str,
+    checkpoint: str | Path,
     bootstrap: str | None = None,
     kafka: Path | None = None,
     history: DataFrame | None = None,
     output_mode: str = "update",
-    every_s: float = MICROBATCH_S,
+    every_s: float | None = None,
     available_now: bool = False,
     partitions: int | None = None,
     schema_registry: str | None = None,
@@ -117,17 +129,19 @@ def publish(
     `bootstrap`: Kafka's brokers. `kafka`: a TOML file that says how they are reached, where not in plain text.
     `checkpoint`: a directory or URL that Spark can write, for this table alone. `history`: a batch DataFrame of the
     same columns, which is published before the stream when the table is new. `output_mode`: "update" or "append", as
-    Spark has it. `every_s`: how often rows come at most. `available_now`: end when everything that is there now is
-    published. `partitions`: of a new table; 4 where nothing is said. `schema_registry`: URL that takes the schema of
-    the values, instead of the one of [registry] in the file.
+    Spark has it. `every_s`: how often rows come at most; by default as soon as there are some. `available_now`: end
+    when everything that is there now is published. `partitions`: of a new table; 4 where nothing is said.
+    `schema_registry`: URL that takes the schema of the values, instead of the one of [registry] in the file.
 
     With a new `generation` the table is built beside the one that is served, and gateways switch once the stream has
     found nothing new.
 
-    The query fails, as Spark's do, when another job takes the table: `awaitTermination` raises
-    `StreamingQueryException`.
+    The query fails, as Spark's do, when another job takes the table, and when it has a batch to write and no broker
+    answers for two minutes: `awaitTermination` raises `StreamingQueryException`.
     """
     _check_has_no_rows(table)
+    _check_partitions(table, partitions)
+    checkpoint = _location_of(checkpoint, table)
     spark = frame.sparkSession
     _check_session(spark)
     if not frame.isStreaming:
@@ -157,11 +171,12 @@ def publish(
             registry=registry,
         )
         first = _first_sequence(owner, old, target)
+        _check_not_older(target, stored, first)
         markers = Markers(bootstrap, target.changelog, target.generation)
         run = markers.begin_run(group.tenure)
         if owner is None and history is not None and is_new:
             first += 1
-            _write(history, target, first, run=run)
+            _write(_apart(history), target, first, run=run)
         identity = Identity(
             table=table.name,
             generation=target.generation,
@@ -202,6 +217,7 @@ def publish_batch(
     and `kafka`: as of `publish`.
     """
     _check_has_no_rows(table)
+    _check_partitions(table, partitions)
     _check_session(frame.sparkSession)
     if frame.isStreaming:
         raise JobError(f"{frame_of(table)}: the DataFrame is a stream; publish it with publish")
@@ -238,7 +254,7 @@ def publish_batch(
         if not is_new:
             replace_manifest(bootstrap, target.manifest, old=old)
         markers = Markers(bootstrap, target.changelog, target.generation)
-        counts = _write(frame, target, sequence, run=markers.begin_run(group.tenure))
+        counts = _write(_apart(frame), target, sequence, run=markers.begin_run(group.tenure))
         markers.publish_batch(sequence)
         group.tenure()  # else these rows may not count
         if is_new:
@@ -254,6 +270,17 @@ def publish_batch(
 def _check_has_no_rows(table: FrameTable) -> None:
     if table.rows is not None:
         raise JobError(f"{frame_of(table)} has rows=, so a job keeps it: tablegate job run {job_argument(table)}")
+
+
+def _check_partitions(table: FrameTable, partitions: int | None) -> None:
+    if partitions is not None and partitions < 1:
+        raise JobError(f"{frame_of(table)}: partitions={partitions}; give a number from 1 on")
+
+
+def _location_of(checkpoint: object, table: FrameTable) -> str:
+    if not isinstance(checkpoint, str | Path) or not str(checkpoint).strip():
+        raise JobError(f"{frame_of(table)}: checkpoint={checkpoint!r}; give a directory or URL that Spark can write")
+    return str(checkpoint)
 
 
 def _check_session(spark: object) -> None:
@@ -371,6 +398,22 @@ def _first_sequence(owner: Identity | None, old: changelog_pb2.Manifest | None, 
     return int(old.run_sequence) if old is not None and old.generation == target.generation else 0
 
 
+def _check_not_older(target: _Target, checkpoint: Checkpoint, first: int) -> None:
+    """Raise `JobError` where the stream would give sequences once more that rows of other batches have.
+
+    Gateways would drop what it writes for these keys, without a word.
+    """
+    marker = newest_marker(target.bootstrap, KafkaAdmin(target.bootstrap), target.changelog, of_batch=True)
+    planned = checkpoint.newest_batch(QUERY, OFFSETS)  # a batch that a crash has cut off runs again as it was
+    newest = first if planned is None else first + planned + 1
+    if marker is not None and not marker.final and marker.batch_id > newest:
+        raise JobError(
+            f'{frame_of(target.table)}: checkpoint "{checkpoint.location}" is older than what was published, as one is '
+            f"that comes from a backup, or has lost files: it has {newest} batches of {marker.batch_id}; give the "
+            f"newest one, or another one, and build the table anew: generation={target.generation + 1}"
+        )
+
+
 # One at a time.
 
 
@@ -408,14 +451,14 @@ class _Membership:
         return self._tenure(since_joining=True)
 
     def tenure_now(self) -> Tenure:
-        """Return the tenure of now; raise `JobError` where another one has the table."""
-        return self._tenure(since_joining=False)
+        """Return the tenure of now; raise `JobError` where another one has the table, `NotJoined` where none has it."""
+        return self._tenure(since_joining=False, within_s=ASK_AGAIN_S)
 
-    def _tenure(self, *, since_joining: bool) -> Tenure:
+    def _tenure(self, *, since_joining: bool, within_s: float = JOINED_WITHIN_S) -> Tenure:
         if self._error is not None:
             raise self._error
         with self._lock:
-            return self._group.tenure(since_joining=since_joining)
+            return self._group.tenure(since_joining=since_joining, within_s=within_s)
 
     def leave(self) -> None:
         """Leave the group."""
@@ -458,6 +501,7 @@ class _Watch(threading.Thread):
         self._target = target
         self._old = old  # that is served until this one has caught up
         self._ends = ends  # by itself, with what is there
+        self._changelog = TopicWatch(KafkaAdmin(target.bootstrap), [target.changelog])
         self.error: StreamingQueryException | None = None  # for which the query was ended
 
     def run(self) -> None:
@@ -468,8 +512,10 @@ class _Watch(threading.Thread):
             running.set(1)
             while self._query.isActive:
                 self._group.check()
+                self._changelog.check_same()
                 if self._old is not None and self._has_caught_up():
-                    self._replace(self._old)
+                    with suppress(BrokersAway):  # the next look does it
+                        self._replace(self._old)
                 self._query.awaitTermination(WATCH_S)
             # It was to end with what there was. One that was stopped before has caught up with nothing.
             if self._old is not None and self._ends and self._query.exception() is None:
@@ -479,10 +525,18 @@ class _Watch(threading.Thread):
             self.error = StreamingQueryException(str(error))
             self._query.stop()
         except (PySparkException, Py4JError, ConnectionError):
-            pass  # the query has failed, which its owner hears from it, or Spark has gone
+            pass  # the query has failed, which its owner hears from it, too, or Spark has gone
         finally:
+            with suppress(Py4JError, ConnectionError):
+                self._log_failure()
             running.set(0)
             self._group.leave()
+
+    def _log_failure(self) -> None:
+        """Log in a sentence what the query's own error has between two stack traces of Spark's."""
+        failure = self._query._jsq.exception()
+        if failure.isDefined():
+            log("failed", table=self._target.table.name, reason=_sentence(self._target, thrown_reason(failure.get())))
 
     def _has_caught_up(self) -> bool:
         return self._query.lastProgress is not None and not self._query.status["isDataAvailable"]
@@ -507,8 +561,12 @@ class _PublishedQuery(StreamingQuery):  # type: ignore[misc] # mypy skips PySpar
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 — Spark's name
         """Wait as Spark's query does; raise `StreamingQueryException`."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        if super().awaitTermination(timeout) is False:
-            return False
+        try:
+            if super().awaitTermination(timeout) is False:
+                return False
+        except StreamingQueryException:
+            self._watch.join(timeout)  # until its log says why
+            raise
         self._watch.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         if self._watch.error is not None:
             raise self._watch.error
@@ -525,12 +583,22 @@ class _PublishedQuery(StreamingQuery):  # type: ignore[misc] # mypy skips PySpar
 class _StreamSink:
     """Writes the batches of one stream, one after the other: `writer.foreachBatch(sink.write_batch)`."""
 
-    def __init__(self, target: _Target, first: int, markers: Markers, group: _Membership, run: int) -> None:
+    def __init__(
+        self,
+        target: _Target,
+        first: int,
+        markers: Markers,
+        group: _Membership,
+        run: int,
+        *,
+        away_s: float = AWAY_S,
+    ) -> None:
         self._target = target
         self._first = first  # the sequence before the first batch
         self._markers = markers
         self._group = group
         self._run = run
+        self._away_s = away_s
 
     @property
     def table(self) -> FrameTable:
@@ -538,19 +606,36 @@ class _StreamSink:
         return self._target.table
 
     def write_batch(self, rows: DataFrame, batch_id: int) -> None:
-        """Write a batch, and return when Kafka has it; raise `JobError`, and then the query ends."""
+        """Write a batch, and return when Kafka has it; raise `JobError`, and then the query ends.
+
+        It waits for brokers that are away, as Spark does where it writes the rows.
+        """
         sequence, table = self._first + batch_id + 1, self._target.table.name
-        try:
-            counts = _write(rows, self._target, sequence, run=self._run, next_run=self._next_run)
-            self._markers.publish_batch(sequence)
-        except JobError as error:
-            # The query's own error has this sentence, too, between two stack traces of Spark's.
-            log("failed", table=table, reason=str(error))
-            raise
+        context = rows.sparkSession.sparkContext
+        next_run = partial(self._answered, context, self._next_run)
+        counts = _write(rows, self._target, sequence, run=self._run, next_run=next_run)
+        self._answered(context, lambda: self._markers.publish_batch(sequence))
         metrics.CHANGES.labels(table).inc(counts.rows + counts.deleted)
         metrics.MARKER_TIME.labels(table).set(time.time())
         if counts != NOTHING:
             log("batch", table=table, batch=batch_id, **asdict(counts))
+
+    def _answered(self, context: SparkContext, ask: Callable[[], Answer]) -> Answer:
+        """Return the answer to what is asked of Kafka, again and again while no broker answers; raise `JobError`."""
+        end_s, is_told = time.monotonic() + self._away_s, False
+        while True:
+            try:
+                return ask()
+            except (BrokersAway, NotJoined):
+                if time.monotonic() >= end_s:
+                    raise JobError(
+                        f"{frame_of(self._target.table)}: {_stopped_answering(self._target)}; {_AGAIN}"
+                    ) from None
+                if not is_told:
+                    is_told = True
+                    log("brokers_away", table=self._target.table.name, bootstrap=self._target.bootstrap)
+            # In Java, where Spark interrupts it when the query is stopped.
+            java_class(context, "java.lang.Thread").sleep(round(ASK_AGAIN_S * 1000))
 
     def _next_run(self) -> int | None:
         """Return the run that begins now; None where that of before lasts. Raise `JobError`.
@@ -575,21 +660,54 @@ def _start(
     sink: _StreamSink,
     checkpoint: Checkpoint,
     output_mode: str,
-    every_s: float,
+    every_s: float | None,
     *,
     available_now: bool,
 ) -> StreamingQuery:
     trigger: dict[str, Any] = {"availableNow": True}
     if not available_now:
-        trigger = {"processingTime": f"{round(every_s * 1000)} milliseconds"}
+        # Of an interval that nobody has asked for, Spark would warn at each batch that it is too short.
+        trigger = {"processingTime": f"{round((every_s or 0.0) * 1000)} milliseconds"}
     writer = frame.writeStream.outputMode(output_mode).trigger(**trigger).queryName(f"{sink.table.name}-{QUERY}")
     writer = writer.option("checkpointLocation", checkpoint.query_location(QUERY)).foreachBatch(sink.write_batch)
     checkpoint.discard_uncommitted(QUERY)
     try:
-        return writer.start()
+        with _polling(frame.sparkSession):
+            return writer.start()
     except PySparkException as error:
         hint = output_mode_hint(error, output_mode)
         raise JobError(f"{frame_of(sink.table)} does not run: {error_reason(error)}{hint}") from None
+
+
+_starting = threading.Lock()
+
+
+@contextmanager
+def _polling(spark: SparkSession) -> Iterator[None]:
+    """Let a query that starts in the block look for new data as often as `MICROBATCH_S`, or as its session says.
+
+    It is a setting of the program's own session, which has to know the query. One thread at a time changes it.
+    """
+    with _starting:
+        if spark.conf.get(_POLLING_DELAY, None) is not None:
+            yield
+            return
+        spark.conf.set(_POLLING_DELAY, f"{round(MICROBATCH_S * 1000)}ms")
+        try:
+            yield
+        finally:
+            spark.conf.unset(_POLLING_DELAY)
+
+
+def _apart(frame: DataFrame) -> DataFrame:
+    """Return a DataFrame in a session that is a copy of its own: to write it needs settings that are nobody else's.
+
+    Another thread of the program may use the session meanwhile, or publish, too. A stream has such a copy of Spark's.
+    """
+    context = frame.sparkSession.sparkContext
+    copy = frame.sparkSession._jsparkSession.cloneSession()
+    made = java_class(context, _DATASET).ofRows(copy, frame._jdf.queryExecution().analyzed())
+    return DataFrame(made, SparkSession(context, copy))
 
 
 def _write(
@@ -603,7 +721,43 @@ def _write(
     try:
         return write_batch(rows, target, sequence, run=run, next_run=next_run)
     except (PySparkException, Py4JError) as error:
-        raise JobError(f"{frame_of(target.table)}: a batch cannot be written: {error_reason(error)}") from None
+        if is_interrupted(error):  # Spark, which has done it, must see that
+            raise
+        raise _not_written(target, error_reason(error)) from None
+
+
+def _not_written(target: _Target, reason: str) -> JobError:
+    of = frame_of(target.table)
+    if reason.startswith(KAFKA_AWAY):
+        # Of a topic that is not there a producer has nothing else to say.
+        with suppress(JobError):
+            if KafkaAdmin(target.bootstrap).find(target.changelog.name) is None:
+                return JobError(
+                    f'{of}: changelog topic "{target.changelog.name}" was deleted while it was written; publish again: '
+                    "the start says how to go on"
+                )
+        return JobError(f"{of}: {_stopped_answering(target)} ({reason}); {_AGAIN}")
+    return JobError(f"{of}: a batch cannot be written: {reason}")
+
+
+def _sentence(target: _Target, reason: str) -> str:
+    """Return why a stream has failed, where Spark's reason may be one of ours already."""
+    of = frame_of(target.table)
+    if reason.startswith(str(target.table.declared_at)):
+        return reason
+    if NO_SPACE in reason:
+        return (
+            f"{of} has stopped, as a disk is full ({reason}): make room at its checkpoint, and where Spark has its "
+            f"scratch files (spark.local.dir), then publish it again: it goes on from there"
+        )
+    return f"{of} has stopped: {reason}"
+
+
+_AGAIN = "publish it again when it does: a stream goes on from its checkpoint"
+
+
+def _stopped_answering(target: _Target) -> str:
+    return f"Kafka at {target.bootstrap} has stopped answering"
 
 
 # Generations.

@@ -94,36 +94,43 @@ def _records_behind(admin: KafkaAdmin, marker: changelog_pb2.ProgressMarker) -> 
     return behind if marker.sources else None
 
 
-def newest_marker(bootstrap: str, admin: KafkaAdmin, changelog: Topic) -> changelog_pb2.ProgressMarker | None:
-    """Return the newest marker in a changelog's first partition, as all partitions have the same; None without one."""
+def newest_marker(
+    bootstrap: str, admin: KafkaAdmin, changelog: Topic, *, of_batch: bool = False
+) -> changelog_pb2.ProgressMarker | None:
+    """Return the newest marker in a changelog's first partition, as all partitions have the same; None without one.
+
+    Those that say nothing of sources do not count, unless `of_batch`: of published DataFrames no marker says anything.
+    """
     first, end = admin.first_offsets(changelog)[0], admin.end_offsets(changelog)[0]
     for window in (*MARKER_WINDOWS, end):
-        marker = _newest_in(bootstrap, changelog, max(first, end - window), end)
+        marker = _newest_in(bootstrap, changelog, max(first, end - window), end, of_batch=of_batch)
         if marker is not None or end - window <= first:
             return marker
     return None
 
 
-def _newest_in(bootstrap: str, changelog: Topic, start: int, end: int) -> changelog_pb2.ProgressMarker | None:
+def _newest_in(
+    bootstrap: str, changelog: Topic, start: int, end: int, *, of_batch: bool
+) -> changelog_pb2.ProgressMarker | None:
     if start >= end:
         return None
     newest = None
     with closing(read_to_end(bootstrap, changelog.name, start)) as records:
         for record in records:
             if record.key() == MARKER_KEY:
-                newest = _marker(record.value() or b"") or newest
+                newest = _marker(record.value() or b"", of_batch=of_batch) or newest
             if (record.offset() or 0) >= end - 1:
                 break
     return newest
 
 
-def _marker(value: bytes) -> changelog_pb2.ProgressMarker | None:
+def _marker(value: bytes, *, of_batch: bool) -> changelog_pb2.ProgressMarker | None:
     try:
         marker = changelog_pb2.ProgressMarker.FromString(value)
     except DecodeError:
         return None
     # The end of an atomic batch, and the begin of a run, say nothing of sources.
-    return marker if marker.sources or marker.final else None
+    return marker if marker.sources or marker.final or (of_batch and marker.batch_id >= 0) else None
 
 
 def start_at_time(time: datetime) -> Start:

@@ -4,6 +4,7 @@ import re
 from contextlib import suppress
 
 from tablegate.gateway.contract.kafka_settings import source_cluster
+from tablegate.jobs.dataflow.java_errors import KAFKA_AWAY, NO_SPACE
 from tablegate.jobs.errors import (
     CheckpointConflict,
     JobError,
@@ -17,9 +18,7 @@ from tablegate.jobs.planning.declarations import rebuild_hint
 from tablegate.jobs.planning.plan import Plan
 
 _DATA_LOSS = re.compile(r"KAFKA_DATA_LOSS|OffsetOutOfRange|LogTruncation|KafkaIllegalStateException: Some data")
-_NO_SPACE = "No space left on device"
 _MISSING = "UnknownTopicOrPartitionException"
-_KAFKA_ERRORS = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException")
 
 
 def query_error(reason: str, plan: Plan) -> Exception:
@@ -32,21 +31,21 @@ def query_error(reason: str, plan: Plan) -> Exception:
             f'table "{plan.table.name}" has stopped, as a source has lost records ({reason}); '
             f"{rebuild_hint(plan.table)}"
         )
-    if _NO_SPACE in reason:
+    if NO_SPACE in reason:
         return JobError(
             f'table "{plan.table.name}" has stopped, as a disk is full ({reason}): make room under '
             f'"{plan.checkpoint}", and where Spark has its scratch files (spark.local.dir), then start the job again: '
             "it goes on from its checkpoint"
         )
     # A producer only waits in vain for a topic that is not there.
-    if reason.startswith((_MISSING, *_KAFKA_ERRORS)) and (deleted := _deleted_topic(plan)) is not None:
+    if reason.startswith((_MISSING, *KAFKA_AWAY)) and (deleted := _deleted_topic(plan)) is not None:
         return JobError(
             f'table "{plan.table.name}" has stopped, as topic "{deleted}" was deleted while the job ran; start the job '
             "again: it says how to go on"
         )
     # Brokers that are away end a query of Spark's, and the operator should not have to read a stack trace to see
     # that.
-    if reason.startswith(_KAFKA_ERRORS):
+    if reason.startswith(KAFKA_AWAY):
         return JobError(
             f"Kafka at {plan.bootstrap} has stopped answering ({reason}); start the job again when it does: "
             "it goes on from its checkpoint"

@@ -256,6 +256,7 @@ class RunningTable:
         )
         self._monitor = self._new_monitor(self._queries)
         self._sources = TopicWatch(source_admin(plan.bootstrap), [side.topic for side in plan.streamed.values()])
+        self._changelog = TopicWatch(self._admin, [plan.changelog])
         self._new_topics = NewTopics(plan, source_admin(plan.bootstrap))
         if not catch_up:
             self._log_running(phase)
@@ -341,6 +342,7 @@ class RunningTable:
                 self._end_queries()
                 self._begin(self._make_plan_again())
                 return
+            self._changelog.check_same()
             self._places.poll(self._monitor.next_offsets)
             try:
                 self._monitor.poll()
