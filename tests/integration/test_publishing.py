@@ -276,6 +276,9 @@ def test_what_cannot_be_published_is_refused_in_words(
     deletes = FrameTable(name=name, contract=table.contract, deletes="score")
     with pytest.raises(JobError, match="deletes= is double; write a condition"):
         publish_batch(frame(spark, (1, 1.0, "a")), deletes, bootstrap=broker.bootstrap)
+    descending = FrameTable(name=name, contract=table.contract, order="score DESC")
+    with pytest.raises(JobError, match=r'order="score DESC" is more than an expression'):
+        publish_batch(frame(spark, (1, 1.0, "a")), descending, bootstrap=broker.bootstrap)
     with pytest.raises(JobError, match="publish it with publish_batch"):
         publish(frame(spark, (1, 1.0, "a")), table, bootstrap=broker.bootstrap, checkpoint=str(tmp_path / "c"))
     with pytest.raises(JobError, match="checkpoint=''; give a directory or URL that Spark can write"):
@@ -431,17 +434,17 @@ def test_settings_of_a_session_are_its_own_while_rows_are_published(
     given = {name: spark.conf.get(name) for name in names}
     stop, others = threading.Event(), []
 
-    def look() -> None:
+    def compare() -> None:
         while not stop.is_set():
             others.extend(name for name in names if spark.conf.get(name) != given[name])
 
-    looking = threading.Thread(target=look)
-    looking.start()
+    comparing = threading.Thread(target=compare)
+    comparing.start()
     try:
         assert publish_batch(frame(spark, (1, 0.5, "a")), table, bootstrap=broker.bootstrap).rows == 1
     finally:
         stop.set()
-        looking.join()
+        comparing.join()
     assert not others, set(others)
 
 

@@ -138,6 +138,13 @@ def check_columns(frame: DataFrame, table: FrameTable, row: Descriptor, value_sc
             computed.agg(sql.max("it"))  # which needs an order, too
         except PySparkException as error:
             raise JobError(f"{frame_of(table)} {what}= does not compute: {first_line(error)}") from None
+        try:
+            frame.select(sql.expr(f"(\n{expression}\n)"))
+        except PySparkException:  # with another name behind it, which DESC is taken for
+            raise JobError(
+                f'{frame_of(table)} {what}="{expression}" is more than an expression; leave out what is behind it (of '
+                "several rows, that with the greatest order counts)"
+            ) from None
         kind = computed.dtypes[0][1]
         if what == "deletes" and kind != "boolean":
             raise JobError(f"{frame_of(table)} deletes= is {kind}; write a condition, which is true or false")

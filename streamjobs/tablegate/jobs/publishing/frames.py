@@ -622,7 +622,7 @@ class _StreamSink:
 
     def _answered(self, context: SparkContext, ask: Callable[[], Answer]) -> Answer:
         """Return the answer to what is asked of Kafka, again and again while no broker answers; raise `JobError`."""
-        end_s, is_told = time.monotonic() + self._away_s, False
+        end_s, is_logged = time.monotonic() + self._away_s, False
         while True:
             try:
                 return ask()
@@ -631,8 +631,8 @@ class _StreamSink:
                     raise JobError(
                         f"{frame_of(self._target.table)}: {_stopped_answering(self._target)}; {_AGAIN}"
                     ) from None
-                if not is_told:
-                    is_told = True
+                if not is_logged:
+                    is_logged = True
                     log("brokers_away", table=self._target.table.name, bootstrap=self._target.bootstrap)
             # In Java, where Spark interrupts it when the query is stopped.
             java_class(context, "java.lang.Thread").sleep(round(ASK_AGAIN_S * 1000))
