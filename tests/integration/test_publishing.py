@@ -412,6 +412,26 @@ def test_a_stream_that_is_stopped_in_a_batch_has_not_failed(
     assert '"failed"' not in capsys.readouterr().out
 
 
+def test_a_generation_whose_stream_was_stopped_replaces_nothing(
+    spark: SparkSession, broker: Broker, name: str, table: FrameTable, tmp_path: Path
+) -> None:
+    publish_batch(frame(spark, (1, 0.5, "a"), (2, 0.5, "a")), table, bootstrap=broker.bootstrap)
+    rows = str(tmp_path / "rows")
+    for user in (1, 2):
+        frame(spark, (user, 1.5, "b")).coalesce(1).write.mode("append").parquet(rows)
+    stream = spark.readStream.schema(f"{ROWS}, number INT").option("maxFilesPerTrigger", 1).parquet(rows)
+    slow = stream.withColumn("score", sql.expr(f"CASE user WHEN 2 THEN IF({SLEEP} IS NULL, score, 0) ELSE score END"))
+    anew = FrameTable(name=name, contract=table.contract, order="scored_at", generation=2)
+    checkpoint = str(tmp_path / "checkpoint")
+    query = publish(slow, anew, bootstrap=broker.bootstrap, checkpoint=checkpoint, available_now=True)
+    soon(lambda: query.lastProgress is not None, "the first batch is done", 60)
+    query.stop()
+    assert query.awaitTermination(60)
+    manifest = read_manifest(broker.bootstrap, name)
+    assert manifest is not None
+    assert manifest.generation == 1
+
+
 def test_nobody_is_warned_of_an_interval_that_is_ours(
     spark: SparkSession, broker: Broker, table: FrameTable, tmp_path: Path
 ) -> None:

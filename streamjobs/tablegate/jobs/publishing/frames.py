@@ -502,6 +502,7 @@ class _Watch(threading.Thread):
         self._old = old  # that is served until this one has caught up
         self._ends = ends  # by itself, with what is there
         self._changelog = TopicWatch(KafkaAdmin(target.bootstrap), [target.changelog])
+        self.is_stopped = False  # by who has published it, maybe before it has caught up
         self.error: StreamingQueryException | None = None  # for which the query was ended
 
     def run(self) -> None:
@@ -517,8 +518,8 @@ class _Watch(threading.Thread):
                     with suppress(BrokersAway):  # the next look does it
                         self._replace(self._old)
                 self._query.awaitTermination(WATCH_S)
-            # It was to end with what there was. One that was stopped before has caught up with nothing.
-            if self._old is not None and self._ends and self._query.exception() is None:
+            # It was to end with what there was, and has not failed: Spark says the same of one that was stopped.
+            if self._old is not None and self._ends and not self.is_stopped and self._query.exception() is None:
                 self._replace(self._old)
         except JobError as error:
             log("stopped", table=self._target.table.name, reason=str(error))
@@ -539,7 +540,9 @@ class _Watch(threading.Thread):
             log("failed", table=self._target.table.name, reason=_sentence(self._target, thrown_reason(failure.get())))
 
     def _has_caught_up(self) -> bool:
-        return self._query.lastProgress is not None and not self._query.status["isDataAvailable"]
+        if self._query.lastProgress is None or self._query.status["isDataAvailable"]:
+            return False
+        return self._query.isActive  # asked last: of a query that has ended Spark says that it has no data
 
     def _replace(self, old: changelog_pb2.Manifest) -> None:
         replace_manifest(self._target.bootstrap, self._target.manifest, old=old)
@@ -571,6 +574,11 @@ class _PublishedQuery(StreamingQuery):  # type: ignore[misc] # mypy skips PySpar
         if self._watch.error is not None:
             raise self._watch.error
         return None if timeout is None else not self._watch.is_alive()
+
+    def stop(self) -> None:
+        """Stop as Spark's query does. A new generation that has not caught up replaces nothing."""
+        self._watch.is_stopped = True
+        super().stop()
 
     def exception(self) -> StreamingQueryException | None:
         """Return why the query has failed."""
