@@ -542,7 +542,7 @@ class _Watch(threading.Thread):
     def _has_caught_up(self) -> bool:
         if self._query.lastProgress is None or self._query.status["isDataAvailable"]:
             return False
-        return self._query.isActive  # asked last: of a query that has ended Spark says that it has no data
+        return bool(self._query.isActive)  # asked last: of a query that has ended Spark says that it has no data
 
     def _replace(self, old: changelog_pb2.Manifest) -> None:
         replace_manifest(self._target.bootstrap, self._target.manifest, old=old)
