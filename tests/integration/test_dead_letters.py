@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tablegate.examples.demo.kafka import Broker
 from tablegate.jobs.planning.options import Options
-from tests.kit.job.counting_job import JobInProcess, Written, orders, write_job, written
+from tests.kit.job.counting_job import JobInProcess, Written, orders, rows, write_job, written
 from tests.kit.job.process import wait_until
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
 
@@ -85,3 +85,22 @@ def test_a_global_side_is_set_aside_too(spark: SparkSession, broker: Broker, tmp
         wait_until("the second one", lambda: is_set_aside(2))
     assert letters(broker, "joined_letters") == [(b"{", b"0"), (b"{", b"2")]
     assert written(broker.bootstrap, job)[-1] == Written("ann", 3, 3, 6.0, run=0)
+
+
+def test_a_row_too_large_for_kafka_ends_no_table(
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = new_topic(broker.bootstrap)
+    columns = {"order_count": "count(*)", "amount": "sum(amount)", "note": "repeat('x', CAST(sum(amount) AS INT))"}
+    job = write_job(tmp_path, "large_rows", topic, columns=columns)
+    contract = tmp_path / "orders.proto"
+    contract.write_text(contract.read_text().replace("double amount = 3;", "double amount = 3;\n  string note = 4;"))
+    produce(broker.bootstrap, topic, [*orders("ann", 1), *orders("ann", 1, amount=2e6), *orders("bob", 1)])
+    with JobInProcess(spark, job, options) as running:
+        running.run_until_read(topic, 3)
+        assert rows(broker.bootstrap, job) == {"bob": (1, 1.0)}
+        produce(broker.bootstrap, topic, orders("ann", 1, amount=-2e6))
+        running.run_until_read(topic, 4)
+    assert rows(broker.bootstrap, job) == {"ann": (3, 1.0), "bob": (1, 1.0)}
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert [line["records"] for line in lines if line["event"] == "uncomputable"] == [1]

@@ -25,6 +25,7 @@ from tablegate.jobs.dataflow.keys import with_setting, without_ansi
 from tablegate.jobs.dataflow.sink_records import (
     DEAD_LETTER_BYTES_MAX,
     RECORD_TYPE,
+    ROW_BYTES_MAX,
     avro_of,
     save_records,
     stored_row,
@@ -38,7 +39,6 @@ from tablegate.jobs.kafka.topics import Topic
 from tablegate.jobs.planning.plan import Plan
 
 _REASON, _ORDER, _PLACE, _BODY = "__reason", "__order", "__place", "__body"
-ROW_BYTES_MAX = 2**20 - 1576  # of the 1 MiB that Kafka's producers and topics take by default, beside key and headers
 _LETTER_BYTES_MAX = DEAD_LETTER_BYTES_MAX["value"]
 _MISFIT = (
     "row is none of the contract: a number too large, a time not of the years 1 to 9999, text that is not UTF-8 or not "

@@ -34,7 +34,8 @@ RECORD_TYPE = (
     "headers: ARRAY<STRUCT<key: STRING, value: BINARY>>>"
 )
 """A record as the Kafka sink takes it."""
-_PARTITION, _KEY, _HEADERS, _STORED = "__partition", "__key", "__headers", "__stored"
+ROW_BYTES_MAX = 2**20 - 1576  # of the 1 MiB that Kafka's producers and topics take by default, beside key and headers
+_PARTITION, _KEY, _HEADERS, _BODY = "__partition", "__key", "__headers", "__body"
 _OUTPUT, _TRIED = "__output", "__tried"
 """The place of the output that a record is for, and an attempt at its record."""
 
@@ -56,9 +57,11 @@ def changelog_records(
 
     `schema_ids`: of outputs in Avro, by their subjects.
     """
-    # Casting to the contract's types may fail as columns may: a sum that its type cannot hold.
-    rows = rows.withColumn(_STORED, attempt(stored_row(rows, value_schema, contract)))
-    rows = rows.withColumn(COMPUTED_COLUMN, sql.expr(f"{COMPUTED_COLUMN} AND {_STORED} IS NOT NULL"))
+    # Casting to the contract's types may fail as columns may: a sum that its type cannot hold. One row that Kafka does
+    # not take, as of a list that grows, would end the table at each start.
+    rows = rows.withColumn(_BODY, attempt(avro_of(stored_row(rows, value_schema, contract), value_schema)))
+    fits = f"octet_length({_BODY}.value) <= {ROW_BYTES_MAX}"
+    rows = rows.withColumn(COMPUTED_COLUMN, sql.expr(f"{COMPUTED_COLUMN} AND {_BODY} IS NOT NULL AND {fits}"))
     rows = rows.withColumn(EXISTS_COLUMN, sql.expr(f"{EXISTS_COLUMN} AND {COMPUTED_COLUMN}"))
     # A field without presence has no null: clients read zero, or an empty text. A list that is null is empty.
     zeros = [
@@ -71,7 +74,7 @@ def changelog_records(
     rows = rows.observe(_UNCOMPUTABLE, *_counted(wanted))
     rows, record = with_record(
         rows,
-        avro_of(sql.col(f"{_STORED}.value"), value_schema),
+        sql.col(f"{_BODY}.value"),
         contract,
         topic=topic,
         generation=generation,
