@@ -434,13 +434,15 @@ async def test_client_that_said_goodbye_and_cancels_its_last_is_let_go(server: S
 
 @over_a_connection
 async def test_end_of_a_stream_that_waits_counts_as_held(server: Served, client: RawClient) -> None:
-    client.send(initial_window(0), call(1, b"/never"))
+    client.send(initial_window(10), call(1, b"/never"))
     await client.settled()
-    exchange = await _after_a_cancelled_sender(server)
+    exchange = await _after_a_cancelled_sender(server)  # 10 bytes are sent, and none of these can be taken back
+    await client.settled()
     exchange.end(TRAILER)
-    assert server.connection.send_queue.unsent_bytes == 30
+    assert server.connection.send_queue.unsent_bytes == 20
     client.send(initial_window(100))
-    assert (await client.answer(1)).trailer == {b"rest": b"none"}
+    answer = await client.answer(1)
+    assert (answer.body, answer.trailer) == (b"a" * 30, {b"rest": b"none"})
     assert server.connection.send_queue.unsent_bytes == 0
 
 
