@@ -52,8 +52,7 @@ DEFAULTS = {
     # of jobs name the line of the declaration instead.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
-    # A table has 20 to 60 pieces of generated code in each batch. Spark's cache of 100 had none of those of
-    # eight tables when the next batch came, and each batch compiled all of it again.
+    # Spark keeps 100 classes of generated code. Those of eight tables are more, and each batch compiled its own again.
     "spark.sql.codegen.cache.maxEntries": "2000",
     "spark.sql.streaming.stopTimeout": "10s",  # who waits for a stop would kill the process soon after
 }
