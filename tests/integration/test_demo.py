@@ -7,14 +7,13 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tablegate.examples.demo.launch import JAVA_OPTIONS as DEMO_OPTIONS
-from tablegate.jobs.jars.java import find_java
-from tablegate.jobs.testing.session import JAVA_OPTIONS as TEST_OPTIONS
+from tablegate.examples.demo.launch import job_process
+from tablegate.jobs.jars.java import SHORT_LIVED_OPTIONS, find_java
 from tests.kit.job.process import wait_until
 from tests.kit.programs.demo import read_until, start_demo
 from tests.kit.programs.go_tools import go_tool
@@ -32,9 +31,13 @@ def _ask(*words: str, address: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("options", [DEMO_OPTIONS.split(), TEST_OPTIONS], ids=["of the demo", "of tests"])
-def test_the_quick_compiler_has_room_for_code(options: Sequence[str]) -> None:
-    command = [str(find_java()), *options, "-XX:+PrintFlagsFinal", "-version"]
+def _demo_options(directory: Path) -> Sequence[str]:
+    return job_process(directory, "127.0.0.1:1")._environment["JDK_JAVA_OPTIONS"].split()
+
+
+@pytest.mark.parametrize("options_of", [_demo_options, lambda _: SHORT_LIVED_OPTIONS], ids=["of the demo", "of tests"])
+def test_the_quick_compiler_has_room_for_code(tmp_path: Path, options_of: Callable[[Path], Sequence[str]]) -> None:
+    command = [str(find_java()), *options_of(tmp_path), "-XX:+PrintFlagsFinal", "-version"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     found = re.search(r"ReservedCodeCacheSize\s+=\s+(\d+)", shown)
     assert found is not None

@@ -185,13 +185,19 @@ class Counts(Processor):
 """
 
 
+def write_processor_job(directory: Path, name: str, topic: str) -> str:
+    """Declare a table of `Counts`."""
+    columns = {"order_count": "orders", "amount": "CAST(orders AS DOUBLE)"}
+    job = write_job(directory, name, topic, columns=columns, more="mode=Mode.MICROBATCH, processor=Counts()")
+    Path(job).write_text(COUNTS + Path(job).read_text())
+    return job
+
+
 def test_a_run_for_a_scheduler_ends_when_timers_have_run(
     spark: SparkSession, broker: Broker, tmp_path: Path, options: Options
 ) -> None:
     topic = new_topic(broker.bootstrap)
-    columns = {"order_count": "orders", "amount": "CAST(orders AS DOUBLE)"}
-    job = write_job(tmp_path, "timed", topic, columns=columns, more="mode=Mode.MICROBATCH, processor=Counts()")
-    Path(job).write_text(COUNTS + Path(job).read_text())
+    job = write_processor_job(tmp_path, "timed", topic)
     for new, count in ((5, 5), (3, 8)):
         produce(broker.bootstrap, topic, orders("ann", new))
         with JobInProcess(spark, job, replace(options, once=True)) as running:
@@ -217,9 +223,7 @@ def test_python_that_is_late_many_times_is_waited_for(
     spark: SparkSession, broker: Broker, tmp_path: Path, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic(broker.bootstrap)
-    columns = {"order_count": "orders", "amount": "CAST(orders AS DOUBLE)"}
-    job = write_job(tmp_path, "late_python", topic, columns=columns, more="mode=Mode.MICROBATCH, processor=Counts()")
-    Path(job).write_text(COUNTS + Path(job).read_text())
+    job = write_processor_job(tmp_path, "late_python", topic)
     produce(broker.bootstrap, topic, orders("ann", 5))
     python = tmp_path / "python"
     python.write_text(SLOW_PYTHON)

@@ -11,6 +11,7 @@ from typing import Self
 from urllib.request import urlopen
 
 from tablegate.examples.demo.tether import tethered
+from tablegate.jobs.jars.java import SHORT_LIVED_OPTIONS
 from tests.kit.programs.deployment import DEPLOY, command_line
 from tests.kit.programs.processes import kill_tree
 
@@ -34,7 +35,7 @@ def spark_environment(work: Path) -> Mapping[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": f"{DAEMON_MB}m",
         # They live for a minute: code that takes long to compile never pays.
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
+        "JAVA_TOOL_OPTIONS": " ".join(SHORT_LIVED_OPTIONS),
     }
 
 

@@ -18,14 +18,11 @@ from tablegate.examples.demo.processes import ChildProcess
 from tablegate.examples.samples import EventProducer, create_topic, record_count
 from tablegate.examples.samples.systems import RATINGS, System
 from tablegate.jobs.jars.jars import Kind, jars
-from tablegate.jobs.jars.java import find_java
+from tablegate.jobs.jars.java import SHORT_LIVED_OPTIONS, find_java
 
 SAMPLES = 200  # of each system
 SAMPLE_RATINGS = 2_000
 SAMPLE_SEED = 1
-# Most of what two cores do while tables start is to compile Java. The quick compiler alone halves that. It would have
-# room for 48 MB of code, as if a program had little of it, and Java ends threads where that is full.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 
 
 class DemoError(Exception):
@@ -144,8 +141,8 @@ def job_process(data: Path, bootstrap: str, *arguments: str) -> ChildProcess:
     logs = data / "logs"
     command = ["job", "run", *arguments, "--bootstrap", bootstrap]
     command += ["--checkpoints", str(data / "checkpoints"), "--spark-log", str(logs / "spark.log")]
-    # The user's own options come last, where they win.
-    java = {"JDK_JAVA_OPTIONS": f"{JAVA_OPTIONS} {os.environ.get('JDK_JAVA_OPTIONS', '')}".strip()}
+    # Most of what two cores do while tables start is to compile Java. The user's own options come last, where they win.
+    java = {"JDK_JAVA_OPTIONS": " ".join([*SHORT_LIVED_OPTIONS, os.environ.get("JDK_JAVA_OPTIONS", "")]).strip()}
     return ChildProcess("job", logs / "job.log", *command, environment=java)
 
 

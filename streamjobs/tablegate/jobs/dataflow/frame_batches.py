@@ -26,9 +26,8 @@ from tablegate.jobs.dataflow.sink_records import (
     DEAD_LETTER_BYTES_MAX,
     RECORD_TYPE,
     ROW_BYTES_MAX,
-    avro_of,
+    row_body,
     save_records,
-    stored_row,
     with_record,
     with_run,
 )
@@ -202,8 +201,7 @@ def chosen_rows(rows: DataFrame, target: BatchTarget) -> DataFrame:
         attempt(sql.expr(table.order or "NULL")).alias(_ORDER),
         sql.expr(f"struct({', '.join(keys)})").alias(KEY_COLUMN),
     )
-    stored = stored_row(found, target.value_schema, target.contract)
-    found = found.withColumn(_BODY, attempt(avro_of(stored, target.value_schema)))
+    found = found.withColumn(_BODY, attempt(row_body(found, target.value_schema, target.contract)))
     with without_ansi(rows.sparkSession):
         reason = f"({reason_sql([*_row_problems(target.contract)])}).text"
         found = found.withColumn(_REASON, sql.expr(reason)).drop(KEY_COLUMN)

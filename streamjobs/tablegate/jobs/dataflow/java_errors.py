@@ -11,8 +11,7 @@ _SUGGESTIONS = re.compile(r" Did you mean one of the following\? \[(.*?)\]\.")
 # Where a batch is written by Python, its error is text: Python's stack trace, then Java's if Java was called.
 _FROM_PYTHON = "An exception was raised by the Python Proxy"
 _CAUSE = re.compile(r"^(?:Caused by: |: |)(?:[\w$]+\.)+([\w$]+: .+)$", re.MULTILINE)
-
-
+# What stops a query interrupts its batch, wherever that is.
 _INTERRUPTED = re.compile(
     r"(?:InterruptedException|InterruptedIOException|ClosedByInterruptException)\b|SparkException: Job \d+ cancelled"
 )

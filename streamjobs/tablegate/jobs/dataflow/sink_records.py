@@ -59,7 +59,7 @@ def changelog_records(
     """
     # Casting to the contract's types may fail as columns may: a sum that its type cannot hold. One row that Kafka does
     # not take, as of a list that grows, would end the table at each start.
-    rows = rows.withColumn(_BODY, attempt(avro_of(stored_row(rows, value_schema, contract), value_schema)))
+    rows = rows.withColumn(_BODY, attempt(row_body(rows, value_schema, contract)))
     fits = f"octet_length({_BODY}.value) <= {ROW_BYTES_MAX}"
     rows = rows.withColumn(COMPUTED_COLUMN, sql.expr(f"{COMPUTED_COLUMN} AND {_BODY} IS NOT NULL AND {fits}"))
     rows = rows.withColumn(EXISTS_COLUMN, sql.expr(f"{EXISTS_COLUMN} AND {COMPUTED_COLUMN}"))
@@ -90,14 +90,9 @@ def changelog_records(
     return rows.select(sql.inline(sql.filter(every, lambda one: one.isNotNull())))
 
 
-def stored_row(rows: DataFrame, value_schema: Mapping[str, Any], contract: catalogue.Table) -> Column:
-    """Return the row as the changelog has it, before Avro: a struct. It raises where it is no row of the contract."""
-    return sql.struct(*stored_columns(rows, value_schema, contract.row))
-
-
-def avro_of(stored: Column, value_schema: Mapping[str, Any]) -> Column:
-    """Return the Avro of a row, a struct as `stored_row` has it."""
-    return to_avro(stored, json.dumps(value_schema))
+def row_body(rows: DataFrame, value_schema: Mapping[str, Any], contract: catalogue.Table) -> Column:
+    """Return the Avro of a row, as the changelog has it. It raises where it is no row of the contract."""
+    return to_avro(sql.struct(*stored_columns(rows, value_schema, contract.row)), json.dumps(value_schema))
 
 
 def with_record(
@@ -112,7 +107,7 @@ def with_record(
 ) -> tuple[DataFrame, Column]:
     """Return rows with what their records need, and a row's record for the changelog as a column of them.
 
-    `body`: the row, as `avro_of` has it.
+    `body`: the row, as `row_body` has it.
     """
     # The Confluent wire format: 00, the schema's id in four bytes, the Avro. A row that is gone has a null value: it is
     # a tombstone, which compaction may remove.

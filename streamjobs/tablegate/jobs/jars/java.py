@@ -10,6 +10,9 @@ from tablegate.jobs.jars import SetupError
 
 JAVA_VERSION_MIN = 17  # what Spark 4 and Kafka 4 are compiled for
 ANSWER_TIMEOUT_S = 30.0  # `java -version` takes 0.1 s; more than this is a machine in trouble
+# For a Java of some minutes, as of the demo or of tests: the quick compiler alone, as the other does not pay for itself
+# in that time. Alone it would have room for 48 MB of code, which Spark fills with eight tables; Java ends threads then.
+SHORT_LIVED_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:+UseSerialGC")
 
 _HINT = f"install Java {JAVA_VERSION_MIN} or newer, and set JAVA_HOME where it is not the first on the PATH"
 

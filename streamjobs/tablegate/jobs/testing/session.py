@@ -9,12 +9,10 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tablegate.jobs.errors import JobError
+from tablegate.jobs.jars.java import SHORT_LIVED_OPTIONS
 from tablegate.jobs.running.session import DEFAULTS, SETTINGS, has_connectors, spark_session
 
 MASTER = "local[2]"
-# Tests end before the optimizing compiler has paid for itself: without it, a first call takes half the processor time,
-# and has room for 48 MB of code, which tests of many tables fill; Java ends threads then.
-JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:+UseSerialGC")
 
 _running = ExitStack()
 _session: SparkSession | None = None
@@ -55,7 +53,7 @@ def _started() -> SparkSession:
             master=MASTER,
             checkpoints=directory,
             spark_log=Path(directory, "spark.log"),
-            java_options=JAVA_OPTIONS,
+            java_options=SHORT_LIVED_OPTIONS,
             records_classes=True,
         )
     )
