@@ -326,9 +326,11 @@ class StoreScan:
             trim = self._trim
             pending += rows if trim is None else [(key, trim(row)) for key, row in rows]
             if self._due(pending, partition, time.monotonic() - flushed):
-                for message in self._spliced(pending, partition):
+                messages = self._spliced(pending, partition)
+                rows, pending = [], []  # whoever reads slowly, or waits for a turn, holds a message and not its rows
+                for message in messages:
                     yield message
-                pending, is_complete, flushed = [], True, time.monotonic()
+                is_complete, flushed = True, time.monotonic()
             else:
                 is_complete = False
                 # A selective filter reads many rows for each one that it lets through: other calls get their turn
@@ -404,13 +406,19 @@ class StoreScan:
         return passed
 
     def _spliced(self, rows: list[Row], partition: Partition) -> Iterator[bytes]:
-        """Yield messages with all of `rows`, which are of `partition`; the last tells how far the scan has read."""
+        """Yield messages with all of `rows`, which are of `partition`; the last tells how far the scan has read.
+
+        While a message is taken, only rows of those behind it are held here.
+        """
         bytes_max = self._limits.message_bytes_max
         while _row_bytes(rows) > bytes_max and len(rows) > 1:
             count = _fitting(rows, bytes_max)
-            yield self._message(rows[:count], partition, rows[count - 1][0])
+            message = self._message(rows[:count], partition, rows[count - 1][0])
             rows = rows[count:]
-        yield self._message(rows, self._partition, self._cursor)
+            yield message
+        message = self._message(rows, self._partition, self._cursor)
+        rows = []
+        yield message
 
     def _message(self, rows: list[Row], partition: Partition, after_key: bytes) -> bytes:
         spliced = self._plan.row_field.encode_all([row for _, row in rows])

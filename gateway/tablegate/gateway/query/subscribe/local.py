@@ -344,8 +344,11 @@ class LocalStream:
             # A step without changes still counts where it says for the first time that the copy is whole, or no longer
             # is.
             news = bool(result.given) or result.is_whole != self._was_current
-            if news or not self._pace.seconds_to_progress():
-                yield self._progress_message(result)
+            is_due = news or not self._pace.seconds_to_progress()
+            message = self._progress_message(result) if is_due else None
+            del result  # whoever reads slowly, or waits for a turn, holds a message and not its rows
+            if message is not None:
+                yield message
             if self._subscriber is not None:
                 self._is_slow = False
                 return
