@@ -99,6 +99,7 @@ def test_garbage_is_refused(tmp_path: Path) -> None:
         LmdbStore(tmp_path / "store")
 
 
+@pytest.mark.tools
 def test_a_cut_file_is_refused(tmp_path: Path) -> None:
     fill(tmp_path / "store", rows=50_000).close()
     os.truncate(tmp_path / "store" / DATA_FILE, 200_000)
@@ -157,6 +158,7 @@ def _read_elsewhere(path: Path, asked: "multiprocessing.Queue[bool]", seen: "mul
     reader.close()
 
 
+@pytest.mark.tools
 def test_another_process_reads_snapshots_and_sees_a_wipe(tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")
     asked: multiprocessing.Queue[bool] = spawn.Queue()

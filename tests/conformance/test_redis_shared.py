@@ -313,6 +313,7 @@ def changelog(random_: random.Random, end: int) -> list[Change]:
     ]
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("seed", seeds(40, in_check=3))
 def test_whatever_gateways_do_each_that_is_live_has_all_that_came_before(redis_server: RedisServer, seed: int) -> None:
     """Any of them join, read on, restart, leave and expel: rows and history are those of one that read all."""

@@ -330,6 +330,7 @@ def test_a_history_without_answers_shows_nothing(tmp_path: Path) -> None:
     assert verdict_of(tmp_path, lambda _: None).problems == ["nothing was answered: the run shows nothing"]
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("name", ["a missing row", "a batch"])
 def test_a_file_is_checked_again(tmp_path: Path, name: str) -> None:
     narrate = TRUTHS.get(name) or next(lie for _, each, lie in LIES if each == name)

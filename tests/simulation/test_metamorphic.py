@@ -42,6 +42,7 @@ def play_in_redis(seed: int, redis_server: RedisServer) -> None:
         play(chapters, subject, Way("Redis", count), seed=seed, redis=redis_server)
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("seed", seeds(SEEDS, in_check=1))
 def test_memory_and_lmdb_answer_the_same(tmp_path: Path, seed: int) -> None:
     play_in_process(seed, tmp_path)
@@ -86,6 +87,7 @@ def with_an_older_row(chapter: Chapter) -> Chapter:
     return replace(chapter, rows={**chapter.rows, key: count - 1})
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("change", [without_one_change, without_one_row, with_an_older_row])
 def test_any_other_answer_is_noticed(change: object) -> None:
     assert callable(change)

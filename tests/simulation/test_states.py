@@ -160,6 +160,7 @@ def _unseen() -> set[Enum]:
     return {*TableEvent, *GenerationEvent, *PartitionEvent} - {event for _, event in state_observer.SEEN}
 
 
+@pytest.mark.tools
 def test_nothing_happens_that_the_tables_do_not_have() -> None:
     for seed in range(SEEDS_IN_CHECK):
         _simulate(seed)

@@ -34,6 +34,7 @@ def test_all_guarantees_hold_whatever_happens(chunk: range) -> None:
         simulate(seed)
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize(
     "seed",
     [

@@ -40,6 +40,7 @@ with ExitStack() as stack:
 """
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_demo_in_the_background_of_a_script_ends(tmp_path: Path, number: signal.Signals) -> None:
     ignored = f"import os, signal; signal.signal({number:d}, signal.SIG_IGN); os.execv(*{_command(tmp_path)!r})"

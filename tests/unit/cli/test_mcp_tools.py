@@ -17,6 +17,8 @@ from tablegate.gateway.http.rest.openapi_schemas import Comments
 from tests.kit.table.contracts import bind_visits
 from tests.kit.table.filled import ORDERS, RATINGS, catalogue_of
 
+pytestmark = pytest.mark.tools  # the SDK takes a second to import, in each process
+
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 

@@ -113,6 +113,7 @@ def test_shells_get_completion(shell: str, words: str) -> None:
     assert words in done.stdout
 
 
+@pytest.mark.tools
 def test_command_that_asks_a_gateway_imports_no_jobs_client_or_examples() -> None:
     program = "from tablegate.gateway.cli.main import app; app(['status', '--address', 'x'], standalone_mode=False)"
     names = "print(sorted(name for name in sys.modules if name.startswith('tablegate.') and name.count('.') == 1))"

@@ -479,6 +479,7 @@ def test_client_that_does_not_read_makes_the_app_wait() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.tools
 def test_client_that_does_not_read_is_not_served_more() -> None:
     async def run() -> None:
         async with http1_server() as server:

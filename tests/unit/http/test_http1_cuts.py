@@ -43,6 +43,7 @@ async def taken(pieces: list[bytes]) -> Seen:
         return answers, server.app.seen, headers
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("name", STREAMS)
 @settings(max_examples=30)
 @given(data=st.data())

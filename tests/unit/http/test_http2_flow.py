@@ -122,6 +122,7 @@ def test_client_that_reads_nothing_makes_streams_wait() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("opening", [OPENING, WIDE], ids=["windows", "sockets"])
 def test_many_answers_that_nobody_reads_are_bounded_and_not_lost(opening: bytes) -> None:
     calls = 600

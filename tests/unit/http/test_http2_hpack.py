@@ -198,6 +198,7 @@ def test_what_is_sent_can_be_read(fields: Fields) -> None:
     assert HpackDecoder().decode(Trailer(tuple(fields)).h2) == fields
 
 
+@pytest.mark.tools
 def test_names_that_are_remembered_are_bounded_by_their_bytes() -> None:
     decoder = RequestDecoder()
     tracemalloc.start()

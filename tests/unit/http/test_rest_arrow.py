@@ -85,6 +85,7 @@ async def broken(data: bytes, _call: Call) -> AsyncIterator[bytes]:
     raise NotCaughtUp("ratings", 0, "it is 3 s behind")
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("version", ["http1", "http2"])
 @pytest.mark.parametrize("limits", [ArrowLimits(), MANY, ArrowLimits(flush_s=0)])
 def test_a_scan_is_one_stream_of_arrow(limits: ArrowLimits, version: str) -> None:

@@ -214,6 +214,7 @@ class AtWorker:
         ).stdout.decode()
 
 
+@pytest.mark.tools
 def test_workers_need_none_of_our_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sql, "arrow_udf", AtWorker)
     printed: Any = decoded_message(LEGACY, None)

@@ -172,6 +172,7 @@ turn_rows = st.lists(
 )
 
 
+@pytest.mark.tools
 @examples(150)
 @given(
     drawn=turn_rows,

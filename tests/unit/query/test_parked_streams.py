@@ -282,6 +282,7 @@ async def _drain(world: World, grace_s: float) -> None:
     assert calls.streams == 0
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("seed", seeds(40, in_check=2))
 def test_parked_streams_have_all_and_leave_nothing(seed: int, tmp_path: Path) -> None:
     world = World(seed, tmp_path)

@@ -113,6 +113,7 @@ def some(choice: random.Random) -> dict[str, Any]:
     return {name: filters[name] for name in choice.sample([*filters], k=choice.randrange(1, 3))}
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("gateways", ["", "abc"])
 def test_pages_by_the_key_have_the_rows_that_pass(cluster: GrpcCluster, gateways: str) -> None:
     choice, accounts = random.Random(2), Accounts(1)

@@ -258,6 +258,7 @@ def test_a_damaged_row_is_told(ratings: Ratings) -> None:
         ratings.asker.stream("ScanRatings", min_rating_count=1)
 
 
+@pytest.mark.tools
 @settings(max_examples=30, deadline=None)
 @given(
     count=st.integers(0, 400),

@@ -295,6 +295,7 @@ def test_a_partition_not_live_and_then_the_history_lost() -> None:
     asyncio.run(talk())
 
 
+@pytest.mark.tools
 def test_a_long_burst_goes_on_by_itself(ratings: Ratings, writer: Writer) -> None:
     """The bell rings once for all of it."""
 

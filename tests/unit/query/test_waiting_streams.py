@@ -16,6 +16,7 @@ STREAMS = 20
 SERVICE = "/examples.ratings.v1.RatingsService"
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("method", ["ScanRatings", "SubscribeRatings"])
 def test_a_stream_that_waits_holds_a_message_and_no_rows(method: str, tmp_path: Path) -> None:
     # In an overload a thousand scans wait. With the 500 rows of a message as they were read, each held 80 KB.

@@ -96,6 +96,7 @@ def test_who_leaves_is_dead_at_once_but_may_come_back(read: Topic) -> None:
     assert read.topic.alive() == {"us", "other"}
 
 
+@pytest.mark.tools
 def test_who_is_not_heard_for_very_long_is_forgotten(read: Topic) -> None:
     read.beat(1.0, "us", "other")
     read.beat(FORGOTTEN_MS / 1_000, "us")

@@ -538,6 +538,7 @@ class Folding:
         self.job.mark_all(self.taken, final=final)
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("seed", seeds(150, in_check=8))
 def test_no_count_goes_down_in_any_order(seed: int) -> None:
     """Jobs, a zombie, restarts, deleted topics in a random order; and at the end the new generation is served."""

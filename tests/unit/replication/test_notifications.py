@@ -79,6 +79,7 @@ class NotifyingWorld(World):
         self.readers[member.name].check()
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("seed", seeds(15, in_check=2))
 def test_what_changes_is_named(seed: int) -> None:
     world, choice = NotifyingWorld(seed), random.Random(seed)

@@ -21,6 +21,7 @@ def test_who_refuses_a_table_is_to_have_none_of_it(seed: int) -> None:
         assert len(live) == 2
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("seed", seeds(10, in_check=2))
 def test_a_restart_of_one_that_refuses_moves_nothing(seed: int) -> None:
     world = World(seed, lag=False)

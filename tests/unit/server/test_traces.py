@@ -346,6 +346,7 @@ def test_no_call_waits_for_a_receiver_that_hangs(monkeypatch: pytest.MonkeyPatch
     assert spans[("exported",)] <= 40, "there was room for no more: two batches and a queue"
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("status", [500, 503, 0])
 def test_calls_go_on_where_spans_are_refused(
     status: int, monkeypatch: pytest.MonkeyPatch, short_queue: OtlpReceiver, caplog: pytest.LogCaptureFixture

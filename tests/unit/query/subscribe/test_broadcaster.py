@@ -448,6 +448,7 @@ class Follower:
                 self.subscriber = broadcaster.join(name, self.copy.selection, self.encoder, marks, at)
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("names", [False, True], ids=["everything", "named partitions"])
 @pytest.mark.parametrize("seed", seeds(25, in_check=3))
 def test_any_mix_of_subscribers_leaves_each_copy_where_its_marks_say(seed: int, names: bool) -> None:

@@ -130,6 +130,7 @@ class CursorMachine(RuleBasedStateMachine):
             one.check(self.world)
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize("expires", [False, True], ids=["a store behind", "expiry"])
 @pytest.mark.parametrize("history_changes_max", [1_000, 10], ids=["whole history", "short history"])
 def test_a_copy_is_where_its_cursor_says(expires: bool, history_changes_max: int) -> None:
