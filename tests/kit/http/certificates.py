@@ -73,6 +73,16 @@ class Authority:
         pair.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         return pair
 
+    def revoke(self, *pairs: Pair, expired: bool = False) -> bytes:
+        """Return the list of revoked certificates, as PEM, which has these."""
+        end = datetime.now(UTC) + (-VALID if expired else VALID)
+        builder = x509.CertificateRevocationListBuilder(self._name, end - 2 * VALID, end)
+        for pair in pairs:
+            number = x509.load_pem_x509_certificate(pair.certificate.read_bytes()).serial_number
+            revoked = x509.RevokedCertificateBuilder(number, end - 2 * VALID)
+            builder = builder.add_revoked_certificate(revoked.build())
+        return builder.sign(self._key, SHA256()).public_bytes(Encoding.PEM)
+
 
 def _name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

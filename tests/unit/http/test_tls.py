@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from tablegate.gateway.http.listener import Limits
+from tablegate.gateway.http.listener import VERIFIED_ANEW_S, Limits
 from tablegate.gateway.http.tls import TlsError, TlsFiles, WatchedTls
 from tablegate.gateway.http.transport import EMPTY_RECORDS_MAX, RECORDS_AT_ONCE
 from tests.kit.http.certificates import VALID, Authority, Pair
@@ -181,22 +181,74 @@ def test_client_certificates(authority: Authority, tmp_path: Path) -> None:
     clients = Authority(tmp_path, "clients")
     files = files_of(authority.issue(), clients.certificate)
 
-    async def alert(it: Served, own: Pair | None) -> str:
-        with pytest.raises(ssl.SSLError) as caught:
-            await get(await connect(it, client_context(authority, own=own)))
-        return caught.value.reason
-
     async def run() -> None:
         async with served(tls=files) as it:
             good = client_context(authority, own=clients.issue("client"))
             assert await get(await connect(it, good)) == (200, b"")
             # The client learns the reason, and not just that the connection ended.
-            assert await alert(it, None) == "TLSV13_ALERT_CERTIFICATE_REQUIRED"
-            assert await alert(it, authority.issue("foreign")) == "TLSV1_ALERT_UNKNOWN_CA"
-            assert await alert(it, clients.issue("old", expired=True)) == "SSLV3_ALERT_CERTIFICATE_EXPIRED"
+            assert await alert(it, authority, None) == "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+            assert await alert(it, authority, authority.issue("foreign")) == "TLSV1_ALERT_UNKNOWN_CA"
+            assert await alert(it, authority, clients.issue("old", expired=True)) == "SSLV3_ALERT_CERTIFICATE_EXPIRED"
             assert await get(await connect(it, good)) == (200, b"")
 
     asyncio.run(run())
+
+
+async def alert(it: Served, authority: Authority, own: Pair | None) -> str:
+    """Return why a client that shows this certificate is refused."""
+    with pytest.raises(ssl.SSLError) as caught:
+        await get(await connect(it, client_context(authority, own=own)))
+    return caught.value.reason
+
+
+@pytest.mark.parametrize("protocol", ["http/1.1", "h2"])
+def test_revoked_clients_are_out_and_the_others_come_again(authority: Authority, protocol: str) -> None:
+    now_s = time.time()
+
+    async def run() -> None:
+        nonlocal now_s
+        client_ca = authority.certificate.with_name("clients.pem")
+        client_ca.write_bytes(authority.certificate.read_bytes())
+        good, bad = authority.issue("good"), authority.issue("bad")
+        files = files_of(authority.issue(), client_ca)
+        async with served(tls=files, wall_clock=lambda: now_s) as it:
+            before = [await connect(it, client_context(authority, protocol, own=own)) for own in (good, bad)]
+            for client in before:
+                client.writer.write(OPENING + call(1, b"/later") if protocol == "h2" else LATER)
+            await until(lambda: len(it.app.seen) == 2)
+            client_ca.write_bytes(authority.certificate.read_bytes() + authority.revoke(bad))
+            it.listener._timer.cancel()
+            it.listener._tick()
+            assert await alert(it, authority, bad) == "SSLV3_ALERT_CERTIFICATE_REVOKED"
+            assert await get(await connect(it, client_context(authority, own=good))) == (200, b"")
+            it.clients.pop().close()
+            await it.accepted(2)  # those who came before have a minute, for answers on their way
+            now_s += VERIFIED_ANEW_S
+            it.listener._timer.cancel()
+            it.listener._tick()
+            await it.accepted(0)
+
+    asyncio.run(run())
+
+
+def test_a_list_of_revoked_clients_that_is_over_lets_nobody_in(authority: Authority) -> None:
+    async def run() -> None:
+        client_ca = authority.certificate.with_name("clients.pem")
+        client_ca.write_bytes(authority.certificate.read_bytes() + authority.revoke(expired=True))
+        async with served(tls=files_of(authority.issue(), client_ca)) as it:
+            assert await alert(it, authority, authority.issue("client")) == "SSLV3_ALERT_CERTIFICATE_EXPIRED"
+
+    asyncio.run(run())
+
+
+def test_a_renewed_certificate_sends_nobody_away(authority: Authority) -> None:
+    files = files_of(authority.issue(), authority.certificate)
+    watched = WatchedTls(files)
+    authority.issue()
+    authority.certificate.write_bytes(authority.certificate.read_bytes())
+    assert not watched.reload_if_changed()
+    authority.certificate.write_bytes(authority.certificate.read_bytes() + authority.revoke())
+    assert watched.reload_if_changed()
 
 
 @pytest.mark.parametrize("protocol", ["http/1.1", "h2"])

@@ -83,7 +83,11 @@ def serve(
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
     tls_client_ca: Annotated[
-        Path | None, typer.Option(help="Accept only clients whose certificate this CA (PEM) signed: mTLS.")
+        Path | None,
+        typer.Option(
+            help="Accept only clients whose certificate this CA (PEM) signed: mTLS. With its CRL behind it, those that "
+            "are revoked are refused."
+        ),
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow plaintext from other machines.")] = False,
     cors_origin: Annotated[

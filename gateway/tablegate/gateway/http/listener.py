@@ -6,7 +6,8 @@ a `Connection`: once a second each is asked to end what takes too long, so that 
 A process that has all the connections it may have is shared by addresses (`http.shares`): who has fewer gets in, and
 who has the most loses one, an idle one if there is any. The same goes for the bytes that all connections hold together
 (`http.memory`). A connection that is old is asked to go: its client comes again, to whichever process or gateway has
-room now, and with the certificate that it has now. One whose client's certificate has ended is closed.
+room now, and with the certificate that it has now. One whose client's certificate has ended is closed. Where the
+client CA changes, or its list of revoked certificates, all who showed a certificate have to come again.
 
 Where several processes share the port (SO_REUSEPORT), the kernel has chosen a process before it accepts. So a drain
 accepts what is in the queue before it closes the socket: the kernel would reset those clients.
@@ -44,6 +45,7 @@ SEARCHED_MAX = 100  # connections of an address among which an idle one is looke
 AGES = 64  # different ones: those who came together do not come again together
 UNSENT_BYTES_MAX = 128 * 1024  # in the kernel: what is written later would wait behind it
 KEEPALIVE_IDLE_S, KEEPALIVE_PROBES, KEEPALIVE_INTERVAL_S = 60, 3, 10  # finds clients that went away without a word
+VERIFIED_ANEW_S = 60.0  # after the client CA was changed, or its list of revoked certificates; for all of them
 LOG_EACH_S = 1.0  # a line a second tells all that a thousand would
 
 _TRANSIENT = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.EPERM})  # of one client, not of the socket
@@ -338,8 +340,15 @@ class Listener:
                 # Our mistake with one client: the limits of the others must hold on.
                 _logger.exception("a connection failed")
                 connection.close()
-        if self._tls is not None:
-            self._tls.reload_if_changed()
+        if self._tls is not None and self._tls.reload_if_changed():
+            self._verify_anew(now, wall_s)
+
+    def _verify_anew(self, now: float, wall_s: float) -> None:
+        """Let clients that showed a certificate come again, where theirs may be revoked, a few at a time."""
+        shown = [client for client in self._connections.values() if client.ends_at_s != math.inf]
+        for number, client in enumerate(shown, 1):
+            client.retires_at_s = min(client.retires_at_s, now + VERIFIED_ANEW_S / 2 * number / len(shown))
+            client.ends_at_s = min(client.ends_at_s, wall_s + VERIFIED_ANEW_S)
 
 
 def _kept_bytes(client: _Client) -> int:

@@ -1,5 +1,6 @@
 """Certificates of the port: read from files, and read again when they change."""
 
+import contextlib
 import logging
 import os
 import ssl
@@ -12,6 +13,7 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 PROTOCOLS = ("h2", "http/1.1")
 
 _PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+_CRL_BEGIN = b"-----BEGIN X509 CRL-----"
 _TAG_UTC_TIME, _TAG_VERSION = 0x17, 0xA0  # in DER
 
 _logger = logging.getLogger("tablegate.gateway.http")
@@ -25,7 +27,8 @@ class TlsError(Exception):
 class TlsFiles:
     """PEM files: the certificate, and those between it and its CA; its key; CAs that sign those of clients.
 
-    With `client_ca` every client must show a certificate.
+    With `client_ca` every client must show a certificate. Where that file has a list of revoked certificates (CRL),
+    each CA must have one there, and none of them may be over.
     """
 
     certificate: Path
@@ -63,12 +66,16 @@ class WatchedTls:
         self._failed: object = None  # versions of files that could not be loaded
         self._warned = False
         self.context = files.load()
+        self._client_ca = self._read_client_ca()
 
-    def reload_if_changed(self) -> None:
-        """Load the files again if they changed: for connections that are still to come."""
+    def reload_if_changed(self) -> bool:
+        """Load the files again if they changed: for connections that are still to come.
+
+        Return whether those that are there may have clients that would not get in any more.
+        """
         versions = self._file_versions()
         if versions == self._loaded or (versions == self._failed and self._warned):
-            return
+            return False
         try:
             self.context = self._files.load()
         except TlsError as error:
@@ -77,10 +84,19 @@ class WatchedTls:
             self._failed = versions
             if self._warned:
                 _logger.warning("changed TLS files cannot be used, and those before them stay in use: %s", error)
-        else:
-            self._loaded = versions
-            self._failed = None
-            _logger.info("TLS files were changed, and are used for new connections")
+            return False
+        before, self._client_ca = self._client_ca, self._read_client_ca()
+        self._loaded = versions
+        self._failed = None
+        _logger.info("TLS files were changed, and are used for new connections")
+        return self._client_ca != before
+
+    def _read_client_ca(self) -> bytes:
+        """Return what decides who gets in. A certificate is often renewed with a copy of the same client CA."""
+        path = self._files.client_ca
+        with contextlib.suppress(OSError):
+            return b"" if path is None else path.read_bytes()
+        return b""
 
     def _file_versions(self) -> object:
         """Return what changes whenever the files do."""
@@ -163,7 +179,8 @@ def _check_key(path: Path) -> None:
 
 
 def _load_client_ca(context: ssl.SSLContext, path: Path) -> None:
-    if b"-----BEGIN " not in _read(path, "client CA"):
+    data = _read(path, "client CA")
+    if b"-----BEGIN " not in data:
         raise TlsError(f'client CA "{path}" has no certificate in PEM; give that of the CA that signs those of clients')
     try:
         context.load_verify_locations(cafile=path)
@@ -171,4 +188,6 @@ def _load_client_ca(context: ssl.SSLContext, path: Path) -> None:
         raise TlsError(f'client CA "{path}" has certificates that cannot be read; check that it is PEM') from None
     if not context.get_ca_certs():
         raise TlsError(f'client CA "{path}" holds no CA; give the one that signs the certificates of clients')
+    if _CRL_BEGIN in data:
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     context.verify_mode = ssl.CERT_REQUIRED
