@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import socket
 import ssl
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -117,6 +119,32 @@ def test_probes(admin: Admin, port: int) -> None:
     assert _asked(f"{url}/healthz") == (200, "ok\n")
     assert _asked(f"{url}/readyz", method="POST", body=b"") == (405, "probes ask by GET\n")
     assert _asked(f"{url}/")[0] == 404
+
+
+def test_a_profile_says_where_a_worker_is(port: int) -> None:
+    url = f"http://127.0.0.1:{port}/profile"
+    with socket.create_connection(("127.0.0.1", port)) as gone:  # who does not wait for it does not keep it at work
+        gone.sendall(b"GET /profile?seconds=60 HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        _until(lambda: _asked(f"{url}?seconds=1") == (503, "another profile is made; ask again when it is done\n"))
+    _until(lambda: _asked(f"{url}?seconds=1")[0] == 200)
+    status, text = _asked(f"{url}?seconds=1")
+    assert status == 200
+    stacks = [line.rpartition(" ") for line in text.splitlines()]
+    assert all(stack.count(";") and int(count) > 0 for stack, _, count in stacks)
+    assert any("asyncio.base_events.BaseEventLoop.run_forever" in stack for stack, _, _ in stacks)
+    assert not any(stack.startswith("profile;") for stack, _, _ in stacks)
+
+
+@pytest.mark.parametrize("query", ["seconds=0", "seconds=61", "seconds=", "seconds=1e1", "second=1", "seconds=1&x=2"])
+def test_a_profile_that_cannot_be_is_refused(port: int, query: str) -> None:
+    status, text = _asked(f"http://127.0.0.1:{port}/profile?{query}")
+    assert (status, text) == (400, "/profile takes seconds=N alone; send a number from 1 to 60\n")
+    assert _asked(f"http://127.0.0.1:{port}/profile", method="POST", body=b"")[0] == 405
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        time.sleep(0.05)
 
 
 def test_what_is_missing_is_named() -> None:

@@ -3,7 +3,7 @@
     GET /healthz    200 while a worker's event loop turns
     GET /readyz     200 while all tables are served, else 503 with what is missing
     GET /metrics    as `metrics` has it
-
+    GET /profile    where a worker spends its time, for some seconds
     GET /console    the page that shows all of this, and rows
 
 Beside them grpc.health.v1 and tablegate.v1.GatewayService, by gRPC, gRPC-Web and Connect. All workers share the port,
@@ -17,8 +17,15 @@ Decision: docs/decisions/0102-an-admin-port.md
 Decision: docs/decisions/0148-the-console-asks-its-own-port.md
 """
 
+import asyncio
+import contextlib
+import sys
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from types import FrameType
 
 from google.protobuf import descriptor_pool
 from typing_extensions import override
@@ -40,11 +47,15 @@ from tablegate.gateway.server.metadata import STATUS_SERVICE, STATUS_TIMEOUT_S
 from tablegate.gateway.server.metrics import Metrics
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 
-HEALTH_PATH, READY_PATH = b"/healthz", b"/readyz"
+HEALTH_PATH, READY_PATH, PROFILE_PATH = b"/healthz", b"/readyz", b"/profile"
+PROFILE_S = 10
 
 _NO_STORE = (b"cache-control", b"no-store")
 _OK, _NOT_READY = (ResponseHeaders(status, (TEXT, _NO_STORE)) for status in (200, 503))
 _METHOD_NOT_ALLOWED = ResponseHeaders(405, (TEXT, (b"allow", b"GET, HEAD")))
+_GET_ALONE, _BAD_REQUEST = ResponseHeaders(405, (TEXT, (b"allow", b"GET"))), ResponseHeaders(400, (TEXT,))
+_PROFILE_EACH_S = 0.01
+_SECONDS = frozenset(b"%d" % number for number in range(1, 61))
 
 
 def unready_reason(health: Health, store: StoreReader, *, is_late: bool) -> str:
@@ -108,6 +119,77 @@ def moved_methods(history: Methods) -> Methods:
     }
 
 
+class Profiles:
+    """Serves /profile?seconds=10: where the threads of this worker are, 100 times a second, as collapsed stacks.
+
+    A line is a thread, its calls and how often they were seen, which flamegraph.pl and speedscope draw. One at a time.
+    """
+
+    def __init__(self) -> None:
+        self._stop: threading.Event | None = None  # of the one that is made
+
+    def serve(self, exchange: Exchange) -> bool:
+        """Serve an exchange; return whether its path was that of a profile."""
+        path, _, query = exchange.target.partition(b"?")
+        if path != PROFILE_PATH:
+            return False
+        seconds = _profile_seconds(query)
+        if exchange.method != b"GET":
+            exchange.respond(_GET_ALONE, b"a profile is asked for by GET\n")
+        elif seconds is None:
+            exchange.respond(_BAD_REQUEST, b"/profile takes seconds=N alone; send a number from 1 to 60\n")
+        elif self._stop is not None:
+            exchange.respond(_NOT_READY, b"another profile is made; ask again when it is done\n")
+        else:
+            self._make(exchange, seconds)
+        return True
+
+    def _make(self, exchange: Exchange, seconds: int) -> None:
+        stop = self._stop = threading.Event()
+        exchange.on_gone = stop.set
+        loop = asyncio.get_running_loop()
+
+        def answer(body: bytes) -> None:
+            self._stop = None
+            exchange.on_gone = None
+            exchange.respond(_OK, body)
+
+        def run() -> None:
+            body = _profile(seconds, stop)
+            with contextlib.suppress(RuntimeError):  # the worker has ended meanwhile
+                loop.call_soon_threadsafe(answer, body)
+
+        threading.Thread(target=run, name="profile", daemon=True).start()
+
+
+def _profile_seconds(query: bytes) -> int | None:
+    """Return for how long a profile is asked for; None where that cannot be."""
+    name, _, text = query.partition(b"=")
+    if not query:
+        return PROFILE_S
+    return int(text) if name == b"seconds" and text in _SECONDS else None
+
+
+def _profile(seconds: int, stop: threading.Event) -> bytes:
+    """Return the collapsed stacks of all threads but this one."""
+    own, ends_s = threading.get_ident(), time.monotonic() + seconds
+    seen: Counter[str] = Counter()
+    while time.monotonic() < ends_s and not stop.wait(_PROFILE_EACH_S):
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        for ident, frame in sys._current_frames().items():
+            if ident != own:
+                seen[_stack(names.get(ident, str(ident)), frame)] += 1
+    return "".join(f"{stack} {count}\n" for stack, count in seen.most_common()).encode()
+
+
+def _stack(thread: str, frame: FrameType | None) -> str:
+    calls = []
+    while frame is not None:
+        calls.append(f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}")
+        frame = frame.f_back
+    return ";".join([thread.replace(";", ","), *reversed(calls)])
+
+
 class ConsoleQueries:
     """The queries of the contracts for the console, by Connect; `gate` and `hosts` as at the data port."""
 
@@ -154,6 +236,7 @@ class AdminServer(HttpServer):
                 GrpcWebProtocol(methods, calls),
                 ConnectProtocol(methods, calls, codec),
                 Probes(unready_reason),
+                Profiles(),
                 metrics,
                 Console(catalogue, data_port=data_port),
             )
