@@ -17,6 +17,7 @@ from tablegate.gateway.query.call import AtTurn, Parked, StreamMethod
 from tablegate.gateway.query.errors import QueryError
 from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.query.subscribe import broadcaster as feed
+from tablegate.gateway.query.subscribe.local import Pace
 from tablegate.gateway.stores.base import StoreUnavailable
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tests.kit.call.asker import Ratings, make_ratings
@@ -359,6 +360,16 @@ def test_progress_that_is_due_at_once_comes_in_turns(timeout_s: float | None) ->
             await asyncio.sleep(0)
 
     asyncio.run(talk())
+
+
+def test_progress_of_streams_with_the_same_message_is_due_at_other_times() -> None:
+    paces = [Pace(LocalCall(None), 10.0, DEFAULT_LIMITS) for _ in range(100)]
+    for pace in paces:
+        pace.sent_s = time.monotonic()
+    due_s = [pace.seconds_to_progress() for pace in paces]
+    assert min(due_s) > 8.9
+    assert max(due_s) <= 10
+    assert max(due_s) - min(due_s) > 0.5
 
 
 def test_what_is_for_many_groups_comes_in_turns() -> None:

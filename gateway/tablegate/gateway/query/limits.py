@@ -38,6 +38,7 @@ class QueryLimits:
     publish_messages_max: int = 2  # before subscribers get their turn: half of what may be queued for one
     publish_found_max: int = 2_000  # groups of changes, found in one turn of the event loop: half a millisecond
     publish_sent_max: int = 1_000  # changes sent to groups in one turn, a message counted as 20: two milliseconds
+    publish_given_max: int = 300  # subscribers of one group that are given a message in one turn: two milliseconds
     publish_flush_s: float = 0.01  # changes that come within it, or less, go together; the first of them at once
     publish_retry_s: float = 0.5  # where the table cannot be read: no notification may come when it can be again
     burst_wait_s: float = 0.05  # in a burst: who pops less than all in that time is slow, and does not hold up others

@@ -321,6 +321,37 @@ def test_the_rest_of_a_burst_stays_to_be_read(world: World) -> None:
     assert sum(len(encoder.given[data]) for data in popped(subscriber)) == 2 * len(LETTERS)
 
 
+def test_a_group_of_many_is_given_its_message_in_turns(world: World) -> None:
+    turns, encoder, sent = TurnsByHand(), Encoder(), list[bool]()
+    limits = QueryLimits(publish_given_max=2)
+    broadcaster = ChangeBroadcaster(STORE, limits, bytes, turns, on_sent=sent.append)
+    members = [joined(broadcaster, world, EVERYTHING, encoder) for _ in range(7)]
+    world.write(P0, [(b"a"[0], RED)])
+    publish(broadcaster, world)
+    have = [each for each in members if each.has_messages]
+    assert len(have) == 2
+    waiting = [each for each in members if broadcaster.has_unsent(each)]
+    assert {*have, *waiting} == {*members}
+    assert all(broadcaster.unsent_since_s(each) for each in waiting)
+    first, gone, evicted = waiting[:3]
+    broadcaster.send_unsent(first)  # as who tells its client that it has all
+    broadcaster.send_unsent(first)
+    broadcaster.leave(gone)
+    evicted.evict()
+    late = joined(broadcaster, world, EVERYTHING, encoder)
+    assert not broadcaster.has_unsent(late)
+    world.write(P0, [(b"b"[0], BLUE)])
+    assert not publish(broadcaster, world)  # no more is read until all have it
+    while broadcaster.is_sending:
+        turns.give()
+    assert sent == [True]
+    assert [len(popped(each)) for each in members] == [0 if each in (gone, evicted) else 1 for each in members]
+    publish(broadcaster, world)
+    while broadcaster.is_sending:
+        turns.give()
+    assert [len(popped(each)) for each in (*have, first, late)] == [1, 1, 1, 1]
+
+
 def test_a_read_that_fails_evicts_all(
     world: World, broadcaster: ChangeBroadcaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,8 +448,8 @@ class Follower:
         """Take all that there is and be where the broadcaster is, as who sends progress."""
         if self.subscriber is None:
             return
-        broadcaster.send_unsent(self.subscriber.group)
-        assert not broadcaster.has_unsent(self.subscriber.group)
+        broadcaster.send_unsent(self.subscriber)
+        assert not broadcaster.has_unsent(self.subscriber)
         self.take(world)
         if not self.subscriber.is_evicted:
             partitions = self.copy.selection.partitions
@@ -460,6 +491,7 @@ def test_any_mix_of_subscribers_leaves_each_copy_where_its_marks_say(seed: int, 
         publish_messages_max=2,
         publish_found_max=choice.choice([1, 4, 1_000]),
         publish_sent_max=choice.choice([1, 50]),
+        publish_given_max=choice.choice([1, 2, 300]),
     )
     turns = TurnsByHand()
     world = World(history_changes_max=choice.choice([15, 1_000]))

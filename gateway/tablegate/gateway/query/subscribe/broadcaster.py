@@ -6,8 +6,9 @@ where the broadcaster is in each of them (`change_positions`) to where the snaps
 copy that is where the broadcaster is, or it may not join: so nothing is missed and nothing comes twice.
 
 What was read is sent in turns of the event loop: a commit may be for thousands of groups, and a message for each of
-them would take it for seconds. Until all is sent no more is read. Meanwhile a group that has yet to have its turn is
-behind the broadcaster; whoever has to be where that is sends the group its part at once (`send_unsent`).
+them would take it for seconds; a group may have a hundred thousand subscribers. Until all is sent no more is read.
+Meanwhile a subscriber that has yet to have its turn is behind the broadcaster; whoever has to be where that is gets its
+part at once (`send_unsent`).
 
 A subscriber that does not pop what is queued for it costs a bounded number of bytes and nobody's time: it is evicted,
 and comes back by its own cursor. All together are bounded, too, by another number: what many are to pop counts once.
@@ -241,38 +242,75 @@ class SubscriberGroup:
         self.subscribers: set[Subscriber] = set()
         self.is_current = True  # as by the message after which a subscriber joined
 
-    def publish(self, changes: Sequence[PastChange], broadcaster: "ChangeBroadcaster", *, is_whole: bool) -> None:
-        """Send all subscribers what they see of `changes`, which are all selected; or that this is the whole."""
+    def message(
+        self, changes: Sequence[PastChange], broadcaster: "ChangeBroadcaster", *, is_whole: bool
+    ) -> Message | None:
+        """Return what all subscribers are sent of `changes`, which are all selected; or that this is the whole."""
         if not self.subscribers:  # all are evicted, and have yet to leave
-            return
+            return None
         selection = self.selection
         shown = list(selection.shown(changes))
         if not shown and (self.is_current or not is_whole):
-            return
+            return None
         self.is_current = is_whole
         # Encoded once for all subscribers of the group. It holds the resume token, so each may go on from any message.
         change_positions = {partition: broadcaster.change_positions[partition] for partition in selection.partitions}
         data = self.encode(shown, change_positions, broadcaster.positions, is_whole)
-        message = Message(data, Accepted(change_positions, time.monotonic()))
         if changes:
             broadcaster.note_sent(min(change.time_ms for change in changes))
-        for subscriber in list(self.subscribers):
-            subscriber.enqueue(message)
+        return Message(data, Accepted(change_positions, time.monotonic()))
+
+
+class Delivery:
+    """A message on its way to the subscribers that a group had when it was made."""
+
+    __slots__ = ("_group", "_message", "_rest")
+
+    def __init__(self, group: SubscriberGroup, message: Message) -> None:
+        self._group = group
+        self._message = message
+        self._rest = set(group.subscribers)
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether all have it."""
+        return not self._rest
+
+    def is_for(self, subscriber: Subscriber) -> bool:
+        """Return whether a subscriber has yet to get it."""
+        return subscriber in self._rest
+
+    def give(self, subscriber: Subscriber) -> None:
+        """Give it to one, if it is for it."""
+        if subscriber in self._rest:
+            self._rest.discard(subscriber)
+            self._give(subscriber)
+
+    def give_next(self, most: int) -> None:
+        """Give it to so many."""
+        rest = self._rest
+        for _ in range(min(most, len(rest))):
+            self._give(rest.pop())
+
+    def _give(self, subscriber: Subscriber) -> None:
+        if subscriber in self._group.subscribers:  # it has not left, nor was it evicted
+            subscriber.enqueue(self._message)
 
 
 class UnsentChanges:
     """Changes that were read, and the groups that have yet to be sent them. `is_whole`: there are no others.
 
-    First they are found for whom they are; `is_found`: that is known of all. `made_s`: when they were read, by the
-    monotonic clock.
+    First they are found for whom they are; `is_found`: that is known of all. `deliveries` are of groups of which some
+    have got theirs. `made_s`: when the changes were read, by the monotonic clock.
     """
 
-    __slots__ = ("_changes", "_of_group", "_rest", "_settled", "is_found", "is_whole", "made_s")
+    __slots__ = ("_changes", "_of_group", "_rest", "_settled", "deliveries", "is_found", "is_whole", "made_s")
 
     def __init__(self, changes: Sequence[tuple[Partition, Sequence[PastChange]]], *, is_whole: bool) -> None:
         """Begin with changes by partition, oldest first; a partition may come more than once."""
         self.is_whole = is_whole
         self.is_found = False
+        self.deliveries: dict[SubscriberGroup, Delivery] = {}
         self.made_s = time.monotonic()
         self._changes = changes
         self._rest = ((partition, change) for partition, past in changes for change in past)
@@ -282,11 +320,15 @@ class UnsentChanges:
     @property
     def is_sent(self) -> bool:
         """Return whether all groups have been sent theirs."""
-        return self.is_found and not self._of_group
+        return self.is_found and not self._of_group and not self.deliveries
 
-    def is_for(self, group: SubscriberGroup) -> bool:
-        """Return whether a group may have yet to be sent something."""
-        return group in self._of_group if self.is_found else group not in self._settled
+    def is_for(self, subscriber: Subscriber) -> bool:
+        """Return whether a subscriber may have yet to be sent something."""
+        group = subscriber.group
+        if group in self._of_group if self.is_found else group not in self._settled:
+            return True
+        delivery = self.deliveries.get(group)
+        return delivery is not None and delivery.is_for(subscriber)
 
     def settle(self, group: SubscriberGroup) -> None:
         """Let nothing be for a group."""
@@ -478,7 +520,7 @@ class ChangeBroadcaster:
         if unsent.is_sent:
             self._end(unsent)
             return
-        now, *later = unsent.parts(self._limits.publish_sent_max)
+        now, *later = [*unsent.parts(self._limits.publish_sent_max)] or [[]]  # some are on their way already
         self._send(now)
         for groups in later:
             self._go_on_later(unsent, partial(self._send, groups))
@@ -488,29 +530,43 @@ class ChangeBroadcaster:
         self._at_turn(lambda: go_on() if unsent is self._unsent else None)
 
     def _send(self, groups: Sequence[SubscriberGroup]) -> None:
+        unsent = self._unsent
         for group in groups:
-            self.send_unsent(group)
+            if unsent is None or unsent is not self._unsent:
+                return
+            if (delivery := self._begin(unsent, group)) is not None:
+                self._deliver_next(unsent, group, delivery)
 
-    def has_unsent(self, group: SubscriberGroup) -> bool:
-        """Return whether a group may have yet to be sent something that was read: it is not where this is."""
-        return self._unsent is not None and self._unsent.is_for(group)
+    def has_unsent(self, subscriber: Subscriber) -> bool:
+        """Return whether a subscriber may have yet to be sent something that was read: it is not where this is."""
+        return self._unsent is not None and self._unsent.is_for(subscriber)
 
-    def unsent_since_s(self, group: SubscriberGroup) -> float | None:
-        """Return since when (of the monotonic clock) there is something that a group was not sent; None: it was."""
+    def unsent_since_s(self, subscriber: Subscriber) -> float | None:
+        """Return since when (of the monotonic clock) there is something that it was not sent; None: it was."""
         unsent = self._unsent
-        return unsent.made_s if unsent is not None and unsent.is_found and unsent.is_for(group) else None
+        return unsent.made_s if unsent is not None and unsent.is_found and unsent.is_for(subscriber) else None
 
-    def send_unsent(self, group: SubscriberGroup) -> None:
-        """Send a group what was read for it, now."""
-        unsent = self._unsent
-        changes = None if unsent is None else unsent.pop(group)
-        if unsent is None or changes is None:
+    def send_unsent(self, subscriber: Subscriber) -> None:
+        """Send a subscriber what was read for it, now. Others of its group get that in their turns."""
+        unsent, group = self._unsent, subscriber.group
+        if unsent is None:
             return
+        begun = self._begin(unsent, group)
+        if (delivery := unsent.deliveries.get(group)) is not None:
+            self._deliver(unsent, group, delivery, lambda: delivery.give(subscriber))
+        if begun is not None and not begun.is_done:
+            self._go_on_later(unsent, partial(self._deliver_next, unsent, group, begun))
+
+    def _begin(self, unsent: UnsentChanges, group: SubscriberGroup) -> Delivery | None:
+        """Make the message of a group, which is to be delivered; None where there is none, or it was made before."""
+        changes = unsent.pop(group)
+        if changes is None:
+            return None
         try:
-            group.publish(changes, self, is_whole=unsent.is_whole)
+            message = group.message(changes, self, is_whole=unsent.is_whole)
         except QueryError:
             self.evict_all()
-            return
+            return None
         except BaseException:
             self.evict_all()
             raise
@@ -518,7 +574,28 @@ class ChangeBroadcaster:
             self._behind.discard(group)
         elif group.subscribers:
             self._behind.add(group)
+        if message is not None:
+            delivery = unsent.deliveries[group] = Delivery(group, message)
+            return delivery
         if unsent.is_sent:
+            self._end(unsent)
+        return None
+
+    def _deliver_next(self, unsent: UnsentChanges, group: SubscriberGroup, delivery: Delivery) -> None:
+        self._deliver(unsent, group, delivery, lambda: delivery.give_next(self._limits.publish_given_max))
+        if not delivery.is_done:
+            self._go_on_later(unsent, partial(self._deliver_next, unsent, group, delivery))
+
+    def _deliver(
+        self, unsent: UnsentChanges, group: SubscriberGroup, delivery: Delivery, give: Callable[[], None]
+    ) -> None:
+        """Give subscribers a message; it may be the last of all."""
+        try:
+            give()
+        except BaseException:
+            self.evict_all()
+            raise
+        if delivery.is_done and unsent.deliveries.pop(group, None) is not None and unsent.is_sent:
             self._end(unsent)
 
     def _end(self, unsent: UnsentChanges) -> None:
@@ -565,8 +642,8 @@ class ChangeBroadcaster:
             self._index.add(group, selection)
             if self._unsent is not None:
                 self._unsent.settle(group)  # the copy has what was read
-        else:
-            self.send_unsent(group)
+        elif self._unsent is not None:
+            self._send([group])  # who joins has it
         subscriber = Subscriber(group, self._limits.subscriber_bytes_max, self._queued)
         group.subscribers.add(subscriber)
         return subscriber

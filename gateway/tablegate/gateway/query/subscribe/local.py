@@ -78,10 +78,12 @@ class Pace:
 
     def __init__(self, call: Call, progress_s: float, limits: QueryLimits, *, is_part: bool = False) -> None:
         """Begin a stream; one that `is_part` of another ends with that."""
+        share = 1.0 if is_part else random.random()
         self.sent_s = 0.0  # when the last message was made
-        self._progress_s = progress_s
+        # A change for all makes progress of all due together: a tenth of the time lies between the first and the last.
+        self._progress_s = progress_s * (0.9 + 0.1 * share)
         self._call = call
-        lasts_s = math.inf if is_part else random.uniform(limits.stream_min_s, limits.stream_max_s)
+        lasts_s = math.inf if is_part else limits.stream_min_s + (limits.stream_max_s - limits.stream_min_s) * share
         self._ends_s = time.monotonic() + lasts_s
 
     def seconds_to_progress(self) -> float:
@@ -195,7 +197,7 @@ class LocalStream:
         member, broadcaster = self._subscriber, self._broadcaster
         if member is None or broadcaster is None or member.is_evicted:
             return Sent(store_id, self._cursor.change_positions, self._cursor.filling < len(partitions))
-        if not member.has_messages and not broadcaster.has_unsent(member.group):
+        if not member.has_messages and not broadcaster.has_unsent(member):
             # Its copy is where the broadcaster is: what was not sent was not for it.
             positions = {each: broadcaster.change_positions[each] for each in partitions}
         else:
@@ -205,7 +207,7 @@ class LocalStream:
     def behind_since_s(self) -> float | None:
         """Return since when (of the monotonic clock) it was not sent all changes; None: it was, or has rows to come."""
         if self._subscriber is not None and self._broadcaster is not None:
-            return self._subscriber.behind_since_s() or self._broadcaster.unsent_since_s(self._subscriber.group)
+            return self._subscriber.behind_since_s() or self._broadcaster.unsent_since_s(self._subscriber)
         if not self.is_open or self._awaits_store or self._cursor.filling < len(self._selection.partitions):
             return None
         return self._behind_since_s
@@ -409,9 +411,9 @@ class LocalStream:
             self._note_accepted(member)
             if member.is_evicted:
                 break
-            if broadcaster.has_unsent(member.group):
+            if broadcaster.has_unsent(member):
                 await self._call.turn()
-                broadcaster.send_unsent(member.group)
+                broadcaster.send_unsent(member)
                 continue
             self._move_to(broadcaster)
             if self._may_leave:
@@ -498,7 +500,7 @@ class LocalStream:
         member, broadcaster = self._subscriber, self._broadcaster
         assert member is not None
         assert broadcaster is not None
-        broadcaster.send_unsent(member.group)
+        broadcaster.send_unsent(member)
         if self._wake is not None:
             self._check_parked()
         if self._wake is None:
