@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import grpc
@@ -47,7 +47,9 @@ def changelog(broker: Broker) -> RatingsChangelog:
 class Scraped:
     """A gateway that Prometheus scrapes at its admin port."""
 
-    def __init__(self, directory: Path, changelog: RatingsChangelog, *options: str) -> None:
+    def __init__(
+        self, directory: Path, changelog: RatingsChangelog, *options: str, shorter: Mapping[str, str] | None = None
+    ) -> None:
         self.target = f"127.0.0.1:{free_port()}"
         self.gateway = GatewayProcess(
             directory / "gateway",
@@ -56,7 +58,9 @@ class Scraped:
             workers=1,
             options=["--admin", self.target, *options],
         )
-        self.prometheus = Prometheus(directory / "prometheus", {"gateways": [self.target]})
+        self.prometheus = Prometheus(
+            directory / "prometheus", {"gateways": [self.target]}, shorter={} if shorter is None else shorter
+        )
 
 
 @pytest.fixture
@@ -173,6 +177,31 @@ def test_alert_of_refusals(tmp_path: Path, changelog: RatingsChangelog) -> None:
         codes = [_code(gateway) for _ in range(800)]
         assert codes.count(grpc.StatusCode.RESOURCE_EXHAUSTED) > 400
         prometheus.wait_for("TablegateRefusalsRise", "few")
+
+
+def test_alert_of_a_subscriber_that_does_not_read(tmp_path: Path, changelog: RatingsChangelog) -> None:
+    made = Scraped(tmp_path, changelog, shorter={"stream_behind_seconds > 60": "stream_behind_seconds > 5"})
+    gateway, prometheus = made.gateway, made.prometheus
+    with gateway, prometheus:
+        _publish(changelog, gateway)
+        address = gateway.address()
+        assert address is not None
+        with grpc.insecure_channel(address) as channel:
+            stream = channel.unary_stream(f"{SERVICE}/SubscribeRatings")(b"")
+            next(stream)
+            written = 0
+
+            def is_behind() -> bool:
+                nonlocal written
+                for _ in range(20):
+                    written += 1
+                    changelog.put(dict.fromkeys(range(ROWS), (1.0, written)))
+                return bool(prometheus.value("tablegate_streams_behind"))
+
+            soon(is_behind, "what it does not read waits for it", 120)
+            prometheus.wait_for("TablegateSubscriberBehind", made.target)
+            stream.cancel()
+            soon(lambda: "TablegateSubscriberBehind" not in prometheus.firing(), "it is gone", 60)
 
 
 JOB = """from tablegate.jobs import Json, Mode, Source, Table

@@ -117,6 +117,11 @@ def test_each_alert_has_its_place_in_the_runbook() -> None:
     assert {name for name, _ in UNHEALTHY} == set(RULES)
 
 
+def test_each_alert_is_provoked_with_a_real_prometheus() -> None:
+    provoked = "".join(path.read_text() for path in (ROOT / "tests/integration").glob("test_alerts*.py"))
+    assert {name for name in RULES if f'"{name}"' not in provoked} == set()
+
+
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 
 
