@@ -1,8 +1,9 @@
-"""The OpenAPI document as others' tools see it: Spectral lints it, Schemathesis calls the gateway by it."""
+"""The OpenAPI document as others' tools see it: Spectral lints it, Postman imports it, Schemathesis calls by it."""
 
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,25 @@ def test_spectral_finds_no_fault(tmp_path: Path) -> None:
     words = [program, "lint", "openapi.json", "--ruleset", "rules.json", "--fail-severity", "hint"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_postman_imports_each_query(tmp_path: Path) -> None:
+    program = from_npm("openapi-to-postmanv2", "6.3.3", program="openapi2postmanv2")
+    if program is None:
+        pytest.skip("Postman's converter is not here, and there is no npm to install it")
+    document = openapi_document(catalogue_of())
+    (tmp_path / "openapi.json").write_bytes(document)
+    words = [program, "-s", "openapi.json", "-o", "collection.json"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    collection = json.loads((tmp_path / "collection.json").read_text())
+    queries = sum(len(methods) for methods in json.loads(document)["paths"].values())
+    assert len(_requests(collection["item"])) == queries
+
+
+def _requests(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the requests of a collection, whose folders have items of their own."""
+    return [request for item in items for request in (_requests(item["item"]) if "item" in item else [item["request"]])]
 
 
 def test_schemathesis_finds_no_fault(tmp_path: Path) -> None:
