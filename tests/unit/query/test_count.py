@@ -24,6 +24,7 @@ from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.stores.base import Phase, StoreWriter
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.gateway.stores.notifier import Notifier
+from tablegate.gateway.stores.redis.store import RedisStore
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY
 from tests.kit.call.asker import Asker
 from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_ONE, GrpcCluster
@@ -228,16 +229,25 @@ class Counting:
         return int(response.row_count)
 
 
-def store_of(kind: str, directory: Path) -> StoreWriter:
+def store_of(kind: str, directory: Path, request: pytest.FixtureRequest) -> StoreWriter:
     if kind == "lmdb":
         return LmdbStore(directory / "store")
+    if kind.startswith("redis"):
+        history_changes_max = 4 if kind == "redis, short history" else 100_000
+        server = request.getfixturevalue("redis_nodes" if kind == "redis nodes" else "redis_server")
+        return RedisStore(server.new_url(), history_changes_max=history_changes_max)
     return MemoryStore(history_changes_max=4 if kind == "short history" else 100_000)
 
 
-@pytest.mark.parametrize("kind", ["memory", "lmdb", "short history"])
+KINDS = ["memory", "lmdb", "short history", "redis", "redis, short history", "redis nodes"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", seeds(8, in_check=2))
-def test_a_count_is_exact_while_rows_change(kind: str, seed: int, contract: Path, tmp_path: Path) -> None:
-    store, choice = store_of(kind, tmp_path), random.Random(seed)
+def test_a_count_is_exact_while_rows_change(
+    kind: str, seed: int, contract: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    store, choice = store_of(kind, tmp_path, request), random.Random(seed)
     counting = Counting(store, contract)
     views: list[tuple[View | None, Callable[[Any], bool]]] = [
         (None, lambda _: True),
