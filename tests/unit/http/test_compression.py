@@ -3,14 +3,30 @@
 import base64
 import gzip
 import json
+import random
+import shutil
+import subprocess
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import grpc
 import pytest
 
-from tablegate.gateway.http.rpc.compression import SLICE_BYTES, SMALL_BYTES, ZippedBody, accepts_gzip
+try:
+    import zstandard
+except ImportError:
+    zstandard = None  # type: ignore[assignment]
+
+from tablegate.gateway.http.rpc.compression import (
+    HAS_ZSTD,
+    SLICE_BYTES,
+    SMALL_BYTES,
+    ZSTD,
+    ZippedBody,
+    accepts_gzip,
+    coding_for,
+)
 from tablegate.gateway.query.call import Call, StreamMethod, UnaryMethod
 from tests.kit.gateways_in_process.rest import RestServer
 from tests.kit.gateways_in_process.web import SERVICE, Answer, WebClient, WebServer, client_of, web_clients
@@ -44,13 +60,24 @@ def enveloped(message: bytes) -> bytes:
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
-def frames(body: bytes) -> list[tuple[int, bytes]]:
+needs_zstd = pytest.mark.skipif(not HAS_ZSTD, reason="needs zstandard, an extra")
+
+
+def unpacked(data: bytes) -> bytes:
+    """Return what zstd packed, whole."""
+    decompressor = zstandard.ZstdDecompressor().decompressobj()
+    found: bytes = decompressor.decompress(data)
+    assert decompressor.eof
+    return found
+
+
+def frames(body: bytes, unpack: Callable[[bytes], bytes] = gzip.decompress) -> list[tuple[int, bytes]]:
     """Return flags and messages, decompressed."""
     found = []
     while body:
         flags, length = body[0], int.from_bytes(body[1:5], "big")
         data, body = body[5 : 5 + length], body[5 + length :]
-        found.append((flags, gzip.decompress(data) if flags & 1 else data))
+        found.append((flags, unpack(data) if flags & 1 else data))
     return found
 
 
@@ -76,6 +103,102 @@ def frames(body: bytes) -> list[tuple[int, bytes]]:
 )
 def test_who_accepts_gzip(header: bytes | None, accepts: bool) -> None:
     assert accepts_gzip(header) is accepts
+
+
+@pytest.mark.parametrize(
+    ("header", "coding"),
+    [
+        (b"gzip, deflate, br, zstd", b"zstd"),  # as browsers and curl
+        (b"zstd", b"zstd"),
+        (b"ZSTD;Q=1", b"zstd"),
+        (b"*", b"zstd"),
+        (b"zstd;q=0.5, gzip", b"gzip"),
+        (b"zstd;q=0.5, gzip;q=0.5", b"zstd"),
+        (b"zstd;q=0, gzip;q=0.1", b"gzip"),
+        (b"zstd;q=0, *", b"gzip"),
+        (b"zstd;q=0.2, identity;q=0.9", None),
+        (b"identity, gzip", b"gzip"),
+        (b"identity;q=0, zstd;q=0.1", b"zstd"),
+        (b"gzip;q=0, zstd;q=0", None),
+        (b"gzip;q=wrong", b"gzip"),
+        (b"br", None),
+        (b";;q=,", None),
+        (None, None),
+    ],
+)
+def test_the_coding_that_is_accepted_most_is_taken(header: bytes | None, coding: bytes | None) -> None:
+    assert coding_for(header, (b"zstd", b"gzip")) == coding
+    without = coding_for(header, (b"gzip",))
+    assert without in (None, b"gzip")
+    if coding == b"gzip":
+        assert without == b"gzip"
+
+
+@needs_zstd
+def test_a_page_over_rest_is_zstd_for_who_accepts_it(client: WebClient) -> None:
+    plain = client.ask("GET", "/v1/ratings?pageSize=100")
+    answer = client.ask("GET", "/v1/ratings?pageSize=100", accept_encoding="gzip, deflate, br, zstd")
+    assert answer.headers["content-encoding"] == "zstd"
+    assert len(answer.body) < len(plain.body) / 4
+    assert json.loads(unpacked(answer.body))["ratings"] == plain.json["ratings"]
+    small = client.ask("GET", "/v1/ratings/1", accept_encoding="zstd")
+    assert "content-encoding" not in small.headers
+    large = client.post("/test.Service/Large", b"", "application/proto", accept_encoding="zstd")
+    assert (large.headers["content-encoding"], unpacked(large.body)) == ("zstd", LARGE)
+
+
+@needs_zstd
+def test_a_scan_over_rest_is_one_frame_of_zstd(client: WebClient) -> None:
+    plain = client.ask("GET", "/v1/ratings:scan")
+    answer = client.ask("GET", "/v1/ratings:scan", accept_encoding="zstd")
+    assert answer.headers["content-encoding"] == "zstd"
+    lines = [json.loads(line)["ratings"] for line in unpacked(answer.body).splitlines()]
+    assert lines == [json.loads(line)["ratings"] for line in plain.body.splitlines()]
+    events = client.ask("GET", "/v1/ratings:scan", accept_encoding="zstd", accept="text/event-stream")
+    assert "content-encoding" not in events.headers
+
+
+@needs_zstd
+def test_connect_compresses_messages_by_zstd(client: WebClient) -> None:
+    kind = "application/connect+proto"
+    answer = client.post("/test.Service/Bulk", enveloped(b""), kind, connect_accept_encoding="zstd, gzip")
+    assert answer.headers["connect-content-encoding"] == "zstd"
+    *messages, (last, _) = frames(answer.body, unpacked)
+    assert last == 2
+    assert [len(data) for _, data in messages] == [0, SMALL_BYTES - 1, SMALL_BYTES, 100_000]
+
+
+@needs_zstd
+def test_pieces_of_zstd_can_be_read_once_they_are_there() -> None:
+    body, decompressor = ZippedBody(ZSTD), zstandard.ZstdDecompressor().decompressobj()
+    for data in (b"one", b"", b"two" * 30_000, random.Random(1).randbytes(300_000)):
+        assert decompressor.decompress(body.piece(data)) == data
+    assert decompressor.decompress(body.last(b"end")) == b"end"
+    assert decompressor.eof
+
+
+@needs_zstd
+def test_a_stream_of_zstd_keeps_little_memory() -> None:
+    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=12, hash_log=12, chain_log=12)
+    assert parameters.estimated_compression_context_size() < 64 * 1024
+    # A frame says how much whoever reads it has to keep; browsers take no more than 8 MiB.
+    frame = zstandard.get_frame_parameters(ZippedBody(ZSTD).piece(b"x" * 1_000_000))
+    assert frame.window_size == 4_096
+
+
+@needs_zstd
+@pytest.mark.parametrize("path", ["/v1/ratings?pageSize=100", "/v1/ratings:scan"])
+def test_curl_reads_zstd(server: WebServer, path: str) -> None:
+    curl = shutil.which("curl")
+    if curl is None or "zstd" not in subprocess.run([curl, "-V"], capture_output=True, text=True, check=True).stdout:
+        pytest.skip("needs a curl that reads zstd")
+    url = f"http://127.0.0.1:{server.port}{path}"
+    options = ["-s", "--fail", "-w", "%header{content-encoding}"]
+    done = subprocess.run([curl, *options, "--compressed", url], capture_output=True, check=True, timeout=20)
+    plain = subprocess.run([curl, *options, url], capture_output=True, check=True, timeout=20)
+    assert done.stdout.endswith(b"zstd")
+    assert b'"movieId"' in done.stdout
+    assert len(done.stdout) == pytest.approx(len(plain.stdout), abs=500)  # the tokens' times differ
 
 
 def test_a_page_over_rest_is_compressed_for_who_accepts_it(client: WebClient) -> None:

@@ -6,6 +6,7 @@ accepts Arrow gets the rows of a Scan or of a page as that (`arrow.py`).
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 
 from google.protobuf import json_format
 from google.rpc import code_pb2
@@ -26,7 +27,13 @@ from tablegate.gateway.http.rpc.calls import (
     retry_after,
     unzipped,
 )
-from tablegate.gateway.http.rpc.compression import ZippedBody, accepts_gzip, answer_zipped, wants_zipped
+from tablegate.gateway.http.rpc.compression import (
+    CODINGS,
+    ZippedBody,
+    answer_zipped,
+    coding_for,
+    coding_of_body,
+)
 from tablegate.gateway.query.call import DuplexMethod, Fields, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import NotServed, QueryError, RequestTooLarge, code_of, status_of
 
@@ -38,11 +45,14 @@ _METHOD_NOT_ALLOWED, _NOT_ACCEPTABLE, _TOO_LARGE, _UNKNOWN_CODING = 405, 406, 41
 _NO_STORE = (b"cache-control", b"no-store")  # an answer says how old it is, and a cache would not
 _JSON: Fields = ((b"content-type", b"application/json"), _NO_STORE)
 _LINES_HEADERS = ResponseHeaders(200, ((b"content-type", LINES), _NO_STORE))
-_ZIPPED: Fields = ((b"content-encoding", GZIP),)
-_ZIPPED_LINES_HEADERS = ResponseHeaders(200, ((b"content-type", LINES), _NO_STORE, *_ZIPPED))
+_ZIPPED: dict[bytes, Fields] = {coding: ((b"content-encoding", coding),) for coding in CODINGS}
+_ZIPPED_LINES_HEADERS = {
+    coding: ResponseHeaders(200, ((b"content-type", LINES), _NO_STORE, *field)) for coding, field in _ZIPPED.items()
+}
 _EVENTS_HEADERS = ResponseHeaders(200, ((b"content-type", EVENTS), _NO_STORE))
 _ARROW: Fields = ((b"content-type", ARROW), _NO_STORE)
-_ARROW_HEADERS, _ZIPPED_ARROW_HEADERS = ResponseHeaders(200, _ARROW), ResponseHeaders(200, _ARROW + _ZIPPED)
+_ARROW_HEADERS = ResponseHeaders(200, _ARROW)
+_ZIPPED_ARROW_HEADERS = {coding: ResponseHeaders(200, _ARROW + field) for coding, field in _ZIPPED.items()}
 
 
 class RestProtocol:
@@ -144,13 +154,14 @@ class RestUnary(ServedCall):
         except Exception as error:  # noqa: BLE001  a row that JSON cannot say: the client gets a status with details
             self.fail(as_query_error(error, self._route.path))
             return
-        if wants_zipped(self.exchange, body):
-            answer_zipped(self.exchange, body, self._respond_zipped)
+        coding = coding_of_body(self.exchange, body)
+        if coding is not None:
+            answer_zipped(self.exchange, body, partial(self._respond_zipped, coding), coding)
         else:
             self.exchange.respond(self._header_cache[self.trailer], body)
 
-    def _respond_zipped(self, body: bytes) -> None:
-        self.exchange.respond(self._header_cache[self.trailer + _ZIPPED], body)
+    def _respond_zipped(self, coding: bytes, body: bytes) -> None:
+        self.exchange.respond(self._header_cache[self.trailer + _ZIPPED[coding]], body)
 
     @override
     def fail(self, error: QueryError) -> None:
@@ -183,14 +194,15 @@ class ArrowPage(RestUnary):
         except Exception as error:  # noqa: BLE001  as in `RestUnary`
             self.fail(as_query_error(error, self._route.path))
             return
-        if wants_zipped(self.exchange, body):
-            answer_zipped(self.exchange, body, self._respond_zipped)
+        coding = coding_of_body(self.exchange, body)
+        if coding is not None:
+            answer_zipped(self.exchange, body, partial(self._respond_zipped, coding), coding)
         else:
             self.exchange.respond(ResponseHeaders(200, _ARROW + self.trailer), body)
 
     @override
-    def _respond_zipped(self, body: bytes) -> None:
-        self.exchange.respond(ResponseHeaders(200, _ARROW + self.trailer + _ZIPPED), body)
+    def _respond_zipped(self, coding: bytes, body: bytes) -> None:
+        self.exchange.respond(ResponseHeaders(200, _ARROW + self.trailer + _ZIPPED[coding]), body)
 
 
 class ArrowStream(FramedCall):
@@ -201,9 +213,9 @@ class ArrowStream(FramedCall):
     __slots__ = ("_zipped",)
 
     def __init__(self, calls: Calls, exchange: Exchange) -> None:
-        is_zipped = accepts_gzip(exchange.headers.get(b"accept-encoding"))
-        super().__init__(calls, exchange, _ZIPPED_ARROW_HEADERS if is_zipped else _ARROW_HEADERS)
-        self._zipped = ZippedBody() if is_zipped else None
+        coding = coding_for(exchange.headers.get(b"accept-encoding"))
+        super().__init__(calls, exchange, _ARROW_HEADERS if coding is None else _ZIPPED_ARROW_HEADERS[coding])
+        self._zipped = None if coding is None else ZippedBody(coding)
 
     @override
     def fail(self, error: QueryError) -> None:
@@ -246,8 +258,10 @@ class RestStream(FramedCall):
         self._zipped: ZippedBody | None = None
         headers = _EVENTS_HEADERS if self._as_events else _LINES_HEADERS
         is_bulk = isinstance(route.method, StreamMethod) and route.method.is_bulk
-        if is_bulk and not self._as_events and accepts_gzip(exchange.headers.get(b"accept-encoding")):
-            self._zipped, headers = ZippedBody(), _ZIPPED_LINES_HEADERS
+        is_plain = self._as_events or not is_bulk
+        coding = None if is_plain else coding_for(exchange.headers.get(b"accept-encoding"))
+        if coding is not None:
+            self._zipped, headers = ZippedBody(coding), _ZIPPED_LINES_HEADERS[coding]
         super().__init__(calls, exchange, headers)
         self._route = route
 

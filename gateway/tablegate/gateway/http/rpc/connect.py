@@ -29,7 +29,7 @@ from tablegate.gateway.http.rpc.calls import (
     retry_after,
     unzipped,
 )
-from tablegate.gateway.http.rpc.compression import accepts_gzip, answer_zipped, wants_zipped
+from tablegate.gateway.http.rpc.compression import CODINGS, answer_zipped, coding_for, coding_of_body
 from tablegate.gateway.http.rpc.grpc import (
     envelope,
     messages,
@@ -111,17 +111,18 @@ class ConnectUnary(ServedCall):
         except Exception as error:  # noqa: BLE001  a row that JSON cannot say: the client gets a status with details
             self.fail(as_query_error(error, self._route.path))
             return
-        if wants_zipped(self.exchange, body):
-            answer_zipped(self.exchange, body, self._respond_zipped)
+        coding = coding_of_body(self.exchange, body)
+        if coding is None:
+            self.exchange.respond(self._ok_headers(b""), body)
         else:
-            self.exchange.respond(self._ok_headers(is_zipped=False), body)
+            answer_zipped(self.exchange, body, partial(self._respond_zipped, coding), coding)
 
-    def _respond_zipped(self, body: bytes) -> None:
-        self.exchange.respond(self._ok_headers(is_zipped=True), body)
+    def _respond_zipped(self, coding: bytes, body: bytes) -> None:
+        self.exchange.respond(self._ok_headers(coding), body)
 
-    def _ok_headers(self, *, is_zipped: bool) -> ResponseHeaders:
+    def _ok_headers(self, coding: bytes) -> ResponseHeaders:
         is_get = self.exchange.method == b"GET"
-        return self._protocol.ok_headers(self.trailer, as_json=self._as_json, get=is_get, is_zipped=is_zipped)
+        return self._protocol.ok_headers(self.trailer, as_json=self._as_json, get=is_get, coding=coding)
 
     @override
     def fail(self, error: QueryError) -> None:
@@ -133,12 +134,12 @@ class ConnectStream(FramedCall):
 
     rpc_system = "connectrpc"
 
-    __slots__ = ("_as_json", "_is_zipped", "_protocol", "_route")
+    __slots__ = ("_as_json", "_coding", "_protocol", "_route")
 
     def __init__(self, protocol: "ConnectProtocol", exchange: Exchange, route: _Route, *, as_json: bool) -> None:
         is_bulk = isinstance(route.method, StreamMethod) and route.method.is_bulk
-        self._is_zipped = is_bulk and accepts_gzip(exchange.headers.get(b"connect-accept-encoding"))
-        super().__init__(protocol.calls, exchange, _STREAM_HEADERS[as_json, self._is_zipped])
+        self._coding = coding_for(exchange.headers.get(b"connect-accept-encoding")) if is_bulk else None
+        super().__init__(protocol.calls, exchange, _STREAM_HEADERS[as_json, self._coding])
         self._protocol = protocol
         self._route = route
         self._as_json = as_json
@@ -150,7 +151,7 @@ class ConnectStream(FramedCall):
     @override
     def framed(self, message: bytes) -> bytes:
         answer = self._route.streamed(message, self._as_json)
-        return zipped_envelope(answer) if self._is_zipped else envelope(answer)
+        return envelope(answer) if self._coding is None else zipped_envelope(answer, self._coding)
 
     @override
     def end(self) -> None:
@@ -165,7 +166,7 @@ class ConnectProtocol:
         self.codec = codec
         self._routes = {path.encode("ascii"): _route(path, method, codec) for path, method in methods.items()}
         self._services = services_of(methods)
-        self._header_cache: HeaderCache[tuple[Fields, bool, bool, bool], ResponseHeaders] = HeaderCache(_ok_headers)
+        self._header_cache: HeaderCache[tuple[Fields, bool, bool, bytes], ResponseHeaders] = HeaderCache(_ok_headers)
 
     def serve(self, exchange: Exchange) -> bool:
         """Serve an exchange that is of this protocol; return whether it was."""
@@ -185,9 +186,9 @@ class ConnectProtocol:
             exchange.respond(ResponseHeaders(405, (TEXT, (b"allow", allow))), b"the method is called by %b\n" % allow)
         return True
 
-    def ok_headers(self, trailer: Fields, *, as_json: bool, get: bool, is_zipped: bool) -> ResponseHeaders:
+    def ok_headers(self, trailer: Fields, *, as_json: bool, get: bool, coding: bytes) -> ResponseHeaders:
         """Return the headers of a unary answer."""
-        return self._header_cache[trailer, as_json, get, is_zipped]
+        return self._header_cache[trailer, as_json, get, coding]
 
     def fail(self, exchange: Exchange, error: QueryError, trailer: Fields = (), http_status: int | None = None) -> None:
         """Answer a unary call with an error."""
@@ -207,7 +208,7 @@ class ConnectProtocol:
     def _refuse_path(self, exchange: Exchange, path: str, content_type: bytes) -> None:
         error = unknown_method(path, self._services)
         if content_type in _STREAM_TYPES:
-            headers = _STREAM_HEADERS[_STREAM_TYPES[content_type], False]
+            headers = _STREAM_HEADERS[_STREAM_TYPES[content_type], None]
             exchange.respond(headers, _end_frame({"error": error_value(error, self.codec)}, ()))
         else:
             self.fail(exchange, error, http_status=404)
@@ -365,11 +366,11 @@ def _end_frame(last: dict[str, Any], trailer: Fields) -> bytes:
     return envelope(compact(last), _END_STREAM)
 
 
-def _ok_headers(key: tuple[Fields, bool, bool, bool]) -> ResponseHeaders:
-    trailer, as_json, get, is_zipped = key
+def _ok_headers(key: tuple[Fields, bool, bool, bytes]) -> ResponseHeaders:
+    trailer, as_json, get, coding = key
     fields: Fields = ((b"content-type", _JSON if as_json else _PROTO), (b"accept-encoding", GZIP))
-    if is_zipped:
-        fields += ((b"content-encoding", GZIP),)
+    if coding:
+        fields += ((b"content-encoding", coding),)
     if get:
         fields += (_NO_STORE,)
     return ResponseHeaders(200, fields + _as_headers(trailer))
@@ -380,14 +381,14 @@ def _as_headers(trailer: Fields) -> Fields:
 
 
 _STREAM_HEADERS = {
-    (as_json, is_zipped): ResponseHeaders(
+    (as_json, coding): ResponseHeaders(
         200,
         (
             (b"content-type", content_type),
             (b"connect-accept-encoding", GZIP),
-            *(((b"connect-content-encoding", GZIP),) if is_zipped else ()),
+            *(() if coding is None else ((b"connect-content-encoding", coding),)),
         ),
     )
     for content_type, as_json in _STREAM_TYPES.items()
-    for is_zipped in (False, True)
+    for coding in (None, *CODINGS)
 }

@@ -75,9 +75,9 @@ def envelope(message: bytes, flags: int = 0) -> bytes:
     return b"%c%b%b" % (flags, len(message).to_bytes(4, "big"), message)
 
 
-def zipped_envelope(message: bytes) -> bytes:
+def zipped_envelope(message: bytes, coding: bytes = GZIP) -> bytes:
     """Return `message` compressed, with its prefix; as it is where it is short."""
-    return envelope(message) if len(message) < SMALL_BYTES else envelope(zipped(message), COMPRESSED)
+    return envelope(message) if len(message) < SMALL_BYTES else envelope(zipped(message, coding), COMPRESSED)
 
 
 def only_message(body: bytes, encoding: bytes | None, bytes_max: int) -> bytes:
