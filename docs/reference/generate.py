@@ -412,12 +412,14 @@ def client_page() -> str:
     module = importlib.import_module("tablegate.client")
     aio = importlib.import_module("tablegate.client.aio")
     local = importlib.import_module("tablegate.client.local")
+    local_aio = importlib.import_module("tablegate.client.local.aio")
     arrow = importlib.import_module("tablegate.client.arrow")
     spark = importlib.import_module("tablegate.client.spark")
     own = [name for name in public(aio) if getattr(aio, name) is not getattr(module, name, None)]
     text = NOTE + f"# tablegate.client\n\n{about_module(module)}\n" + members(module)
     text += f"\n# tablegate.client.aio\n\n{about_module(aio)}\n" + members(aio, own)
     text += f"\n# tablegate.client.local\n\n{about_module(local)}\n" + members(local)
+    text += f"\n# tablegate.client.local.aio\n\n{about_module(local_aio)}\n" + members(local_aio)
     text += f"\n# tablegate.client.arrow\n\n{about_module(arrow)}\n" + members(arrow)
     return text + f"\n# tablegate.client.spark\n\n{about_module(spark)}\n" + members(spark, ["register"])
 

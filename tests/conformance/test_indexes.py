@@ -61,6 +61,18 @@ def test_a_repeat_keeps_its_entries(store: StoreWriter) -> None:
         written.check()
 
 
+def test_elements_that_are_cut_alike_are_one_entry(store: StoreWriter) -> None:
+    written = Written(store, 1)
+    row = account(written.choice, bank="ash", account_id=1)
+    del row.tags[:]
+    row.tags.extend(["n" * 600, "n" * 600 + "z"])
+    written.next_offset = 1
+    written.write([change(0, encode_key(TABLE.key, ["ash", 1]), 1, row.SerializeToString())])
+    entries = written.read(index("by_tag"))
+    assert entries is not None
+    assert len(entries) == 1
+
+
 def test_an_expired_row_leaves_no_entry(store: StoreWriter) -> None:
     written = Written(store, 2)
     written.write_some(40)

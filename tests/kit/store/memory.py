@@ -57,7 +57,8 @@ class _Part:
             at = bisect_left(self.entries, (old, key))
             if self.entries[at : at + 1] == [(old, key)]:
                 del self.entries[at]
-        for new in () if now is None else indexes.keys_of(now):
+        # Elements that are cut alike have one entry.
+        for new in () if now is None else dict.fromkeys(indexes.keys_of(now)):
             insort(self.entries, (new, key))
 
 

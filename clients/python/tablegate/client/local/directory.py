@@ -83,10 +83,60 @@ class CopyState:
 
 
 class _View(NamedTuple):
-    """What readers see: the newest state that was written, and the database of its copy."""
+    """What readers see: the newest state that was written, and the databases of its copy."""
 
     state: CopyState
     rows: Any
+    entries: Any  # None where the table has no index
+
+
+class Moment:
+    """A copy as it is at one moment, for as long as `CopyDirectory.read` calls its function."""
+
+    __slots__ = ("_transaction", "_view", "state")
+
+    def __init__(self, transaction: Any, view: _View) -> None:
+        self._transaction = transaction
+        self._view = view
+        self.state = view.state
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the row of a key; None where there is none."""
+        row: bytes | None = self._transaction.get(key, None, self._view.rows)
+        return row
+
+    def count(self) -> int:
+        """Return how many rows there are."""
+        return int(self._transaction.stat(self._view.rows)["entries"])
+
+    def rows(
+        self, start: bytes, end: bytes | None, *, limit: int, is_descending: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """Return at most `limit` keys and rows with start <= key < end (None: to the last), in order."""
+        with self._transaction.cursor(self._view.rows) as cursor:
+            found: list[tuple[bytes, bytes]] = []
+            for key, row in _descending(cursor, end) if is_descending else _ascending(cursor, start):
+                is_past = key < start if is_descending else end is not None and key >= end
+                if is_past or len(found) >= limit:
+                    break
+                found.append((key, row))
+            return found
+
+    def entries(
+        self, low: bytes, high: bytes | None, after: tuple[bytes, bytes] | None, *, is_descending: bool
+    ) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Yield index key, key and row of the entries with low <= index key < high, in order, behind one of them."""
+        with self._transaction.cursor(self._view.entries) as cursor:
+            if after is None:
+                found = _descending(cursor, high) if is_descending else _ascending(cursor, low)
+            else:
+                found = _entries_behind(cursor, *after, is_descending=is_descending)
+            for index_key, key in found:
+                if index_key < low if is_descending else high is not None and index_key >= high:
+                    return
+                row = self.get(key)
+                assert row is not None, "an entry is written and deleted with its row"
+                yield index_key, key, row
 
 
 class _Reader:
@@ -109,12 +159,22 @@ def machine_boot_id() -> str:
 class CopyDirectory:
     """Rows of a table by key bytes, on disk. Any thread reads; the caller sees to it that one alone writes.
 
-    `fingerprint` says what the rows are of: rows of another one are removed. Raise `LocalTableError` where another
-    process has the directory, or where it cannot be used.
+    `fingerprint` says what the rows are of: rows of another one are removed. `index_keys` gives the index keys of a
+    row, of at most 504 bytes each; None where the table has no index. Raise `LocalTableError` where another process has
+    the directory, or where it cannot be used.
     """
 
-    def __init__(self, path: str | os.PathLike[str], fingerprint: str, *, map_bytes: int, boot_id: str) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        fingerprint: str,
+        *,
+        map_bytes: int,
+        boot_id: str,
+        index_keys: Callable[[bytes], list[bytes]] | None = None,
+    ) -> None:
         self.path = Path(path)
+        self._index_keys = index_keys
         self._map_bytes = map_bytes
         self._write: Any = None  # the transaction of what is not committed yet
         self._local = threading.local()
@@ -141,7 +201,7 @@ class CopyDirectory:
             self._env = lmdb.open(
                 str(self.path),
                 map_size=self._map_bytes,
-                max_dbs=3,
+                max_dbs=5,
                 max_readers=READERS_MAX,
                 max_spare_txns=SPARE_TRANSACTIONS,
                 mode=0o600,
@@ -152,12 +212,15 @@ class CopyDirectory:
             with self._errors():
                 self._check_size()
                 self._meta, *self._rows = (self._env.open_db(name) for name in (b"meta", b"rows0", b"rows1"))
+                self._entries: list[Any] = []
+                if self._index_keys is not None:
+                    self._entries = [self._env.open_db(name, dupsort=True) for name in (b"entries0", b"entries1")]
                 state = self._check_trust(fingerprint, boot_id)
                 self._env.reader_check()
         except BaseException:
             self._env.close()
             raise
-        self._view = _View(state, self._rows[state.copy % 2])
+        self._view = self._view_of(state)
 
     def _check_size(self) -> None:
         """Refuse a file that was cut. To touch a page that is not there would end this process with a SIGBUS."""
@@ -188,10 +251,9 @@ class CopyDirectory:
                     state = CopyState(**json.loads(transaction.get(_STATE) or b"{}"))
                 except (ValueError, TypeError):
                     raise DirectoryDamaged(f'"{self.path}" does not say how far its rows go') from None
-            if (
-                not state.is_filling
-            ):  # then these are of the copy before, and the process ended before they were removed
-                transaction.drop(self._filled(state), delete=False)
+            if not state.is_filling:
+                # Then these are of the copy before, and the process ended before they were removed.
+                self._drop(transaction, state.copy + 1)
             for name, value in {**expected, _RUN: run, _CLEAN: b"0"}.items():
                 transaction.put(name, value)
         self._env.sync(True)  # before any row: whatever reaches the disk first, it says that it is in use
@@ -295,29 +357,19 @@ class CopyDirectory:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the rows of keys, in their order, all of one moment."""
-        return self._read(lambda transaction, rows: [transaction.get(key, None, rows) for key in keys])
+        return self.read(lambda moment: [moment.get(key) for key in keys])
 
     def range(self, start: bytes, end: bytes | None, *, limit: int, is_descending: bool = False) -> list[bytes]:
         """Return at most `limit` rows with start <= key < end (None: to the last), in order, all of one moment."""
-
-        def read(transaction: Any, rows: Any) -> list[bytes]:
-            with transaction.cursor(rows) as cursor:
-                found: list[bytes] = []
-                for key, row in _descending(cursor, end) if is_descending else _ascending(cursor, start):
-                    is_past = key < start if is_descending else end is not None and key >= end
-                    if is_past or len(found) >= limit:
-                        break
-                    found.append(row)
-                return found
-
-        return self._read(read)
+        found = self.read(lambda moment: moment.rows(start, end, limit=limit, is_descending=is_descending))
+        return [row for _, row in found]
 
     def count(self) -> int:
         """Return how many rows there are."""
-        return self._read(lambda transaction, rows: int(transaction.stat(rows)["entries"]))
+        return self.read(Moment.count)
 
-    def _read(self, read: Callable[[Any, Any], Answer]) -> Answer:
-        """Return what `read` makes of a transaction and the database of rows."""
+    def read(self, read: Callable[[Moment], Answer]) -> Answer:
+        """Return what `read` makes of one moment. It may be called again, where the copy was replaced meanwhile."""
         reader = self._reader()
         while True:
             view = self._view
@@ -326,7 +378,7 @@ class CopyDirectory:
                 if self._is_closed:
                     raise self._closed_error()
                 with self._env.begin() as transaction:
-                    answer = read(transaction, view.rows)
+                    answer = read(Moment(transaction, view))
             except lmdb.Error as error:
                 raise self._error(error) from error
             finally:
@@ -347,22 +399,42 @@ class CopyDirectory:
     def begin_copy(self, state: CopyState) -> CopyState:
         """Drop what was filled of the next copy, and begin it; return the state with that."""
         with self._errors():
-            self._transaction().drop(self._filled(state), delete=False)
+            self._drop(self._transaction(), state.copy + 1)
         return replace(state, is_filling=True)
 
     def put(self, state: CopyState, key: bytes, row: bytes) -> None:
-        """Write a row into the copy that `state` fills, or into the one that is read."""
+        """Write a row into the copy that `state` fills, or into the one that is read; and its index entries."""
+        at = (state.copy + state.is_filling) % 2
         try:
-            self._transaction().put(key, row, db=self._written(state))
+            transaction, rows = self._transaction(), self._rows[at]
+            if self._index_keys is not None:
+                self._move_entries(transaction, at, key, row)
+            transaction.put(key, row, db=rows)
         except lmdb.Error as error:
             raise self._error(error) from error
 
     def delete(self, state: CopyState, key: bytes) -> None:
-        """Delete a row, if it is there."""
+        """Delete a row, if it is there, and its index entries."""
+        at = (state.copy + state.is_filling) % 2
         try:
-            self._transaction().delete(key, db=self._written(state))
+            transaction = self._transaction()
+            if self._index_keys is not None:
+                self._move_entries(transaction, at, key, None)
+            transaction.delete(key, db=self._rows[at])
         except lmdb.Error as error:
             raise self._error(error) from error
+
+    def _move_entries(self, transaction: Any, at: int, key: bytes, row: bytes | None) -> None:
+        """Let the index entries of a key be those of a row, and not those of the row that is there."""
+        assert self._index_keys is not None
+        before = transaction.get(key, None, self._rows[at])
+        old = set() if before is None else set(self._index_keys(before))
+        new = set() if row is None else set(self._index_keys(row))
+        entries = self._entries[at]
+        for index_key in old - new:
+            transaction.delete(index_key, key, db=entries)
+        for index_key in new - old:
+            transaction.put(index_key, key, db=entries)
 
     def publish_copy(self, state: CopyState) -> CopyState:
         """Return the state with which the next copy is the one that is read."""
@@ -375,17 +447,17 @@ class CopyDirectory:
             self._transaction().put(_STATE, json.dumps(asdict(state)).encode(), db=self._meta)
             transaction, self._write = self._write, None
             transaction.commit()
-        self._view = _View(state, self._rows[state.copy % 2])
+        self._view = self._view_of(state)
         if state.copy != before:
             # From here no read begins in the old copy, and one that has begun notices.
             with self._errors():
-                self._transaction().drop(self._rows[before % 2], delete=False)
+                self._drop(self._transaction(), before)
 
     def refuse(self, refusal: Sequence[str]) -> None:
         """Note that these rows are not to be read, until a state without that is committed."""
         self.roll_back()
         state = replace(self.state, refusal=refusal)
-        self._view = _View(state, self._rows[state.copy % 2])
+        self._view = self._view_of(state)
         with suppress(LocalTableError):  # then the next process is told so by the gateway alone
             self.commit(state)
 
@@ -400,11 +472,14 @@ class CopyDirectory:
             self._write = self._env.begin(write=True)
         return self._write
 
-    def _filled(self, state: CopyState) -> Any:
-        return self._rows[(state.copy + 1) % 2]
+    def _drop(self, transaction: Any, copy: int) -> None:
+        for databases in (self._rows, self._entries):
+            if databases:
+                transaction.drop(databases[copy % 2], delete=False)
 
-    def _written(self, state: CopyState) -> Any:
-        return self._rows[(state.copy + state.is_filling) % 2]
+    def _view_of(self, state: CopyState) -> _View:
+        at = state.copy % 2
+        return _View(state, self._rows[at], self._entries[at] if self._entries else None)
 
 
 _OPEN: weakref.WeakSet[CopyDirectory] = weakref.WeakSet()
@@ -428,6 +503,18 @@ def _descending(cursor: Any, end: bytes | None) -> Iterable[tuple[bytes, bytes]]
     if end is None or not cursor.set_range(end):
         return cursor.iterprev() if cursor.last() else ()
     return cursor.iterprev() if cursor.prev() else ()
+
+
+def _entries_behind(cursor: Any, index_key: bytes, key: bytes, *, is_descending: bool) -> Iterable[tuple[bytes, bytes]]:
+    """Return the entries behind one, which may be gone: beyond it, or below it where they descend."""
+    if is_descending:
+        if not (cursor.set_range_dup(index_key, key) or cursor.set_range(index_key + b"\x00")):
+            return cursor.iterprev() if cursor.last() else ()
+        return cursor.iterprev() if cursor.prev() else ()
+    if cursor.set_range_dup(index_key, key + b"\x00") or cursor.set_range(index_key + b"\x00"):
+        found: Iterable[tuple[bytes, bytes]] = cursor
+        return found
+    return ()
 
 
 def _own(path: Path) -> int:

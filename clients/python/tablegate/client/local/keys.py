@@ -10,10 +10,19 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto
 from google.protobuf.message import Message
 
 from tablegate.client.events import Key
-from tablegate.client.fields import SUBSCRIBE_OPTIONS, ContractMismatch, field_of_type, key_columns
+from tablegate.client.fields import (
+    ANNOTATION,
+    SUBSCRIBE_OPTIONS,
+    ContractMismatch,
+    field_of_type,
+    key_columns,
+    numbered,
+)
 from tablegate.client.owners import BOOL, BYTES, INT64, STRING, TIMESTAMP, NoKey, encode
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_TABLE_INDEX = 7  # TableOptions.index
 
 _TYPES: Mapping[int, tuple[int, type]] = {
     FieldDescriptor.TYPE_STRING: (STRING, str),
@@ -80,13 +89,14 @@ def next_prefix(prefix: bytes) -> bytes | None:
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
 
 
-def fingerprint_of(request: Message, row: Any) -> str:
-    """Return what is the same where a directory has the rows that are asked for: request, row message, and its key."""
+def fingerprint_of(request: Message, row: Any, index_ids: Sequence[bytes] = ()) -> str:
+    """Return what is the same where a directory has what is asked for: request, row message, its key, its indexes."""
     asked = type(request)()
     asked.CopyFrom(request)
     asked.ClearField(field_of_type(request.DESCRIPTOR, SUBSCRIBE_OPTIONS))
     parts = [request.DESCRIPTOR.full_name.encode(), asked.SerializeToString(deterministic=True)]
     parts += [name.encode() for name in key_columns(row)]
+    parts += index_ids
     for name, described in sorted(_described(row, {}).items()):
         parts += [name.encode(), described]
     return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest()
@@ -107,3 +117,9 @@ def _described(message: Any, found: dict[str, bytes]) -> dict[str, bytes]:
             field.enum_type.CopyToProto(enum)
             found[field.enum_type.full_name] = enum.SerializeToString(deterministic=True)
     return found
+
+
+def has_indexes(row: Any) -> bool:
+    """Return whether the annotation of a row has an index."""
+    tables = numbered(row.GetOptions().SerializeToString(), ANNOTATION)
+    return any(numbered(table, _TABLE_INDEX) for table in tables)

@@ -14,7 +14,7 @@ Decision: docs/decisions/0152-a-local-table-is-a-subscription-on-disk.md
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, Self, TypeVar
@@ -25,6 +25,7 @@ from google.protobuf.message import Message
 from tablegate.client.events import CatchingUp, Current, Delete, Disconnected, Event, Key, Reset, Upsert
 from tablegate.client.failures import SubscribeError
 from tablegate.client.fields import SUBSCRIBE_OPTIONS, ContractMismatch, field_of_type
+from tablegate.client.local.channel import LocalChannel
 from tablegate.client.local.directory import (
     CopyDirectory,
     CopyState,
@@ -33,7 +34,8 @@ from tablegate.client.local.directory import (
     machine_boot_id,
 )
 from tablegate.client.local.freshness import DEFAULT_LIMITS, Freshness, LocalLimits, LocalReadError
-from tablegate.client.local.keys import EPOCH, KeyEncoder, fingerprint_of, next_prefix
+from tablegate.client.local.keys import EPOCH, KeyEncoder, fingerprint_of, has_indexes, next_prefix
+from tablegate.client.local.queries import LocalQueries, table_of
 from tablegate.client.streams import Method, subscribe
 
 SCAN_ROWS = 1_000  # read at once: a longer read would keep the pages of rows that are gone
@@ -90,8 +92,16 @@ class LocalTable(Generic[Row]):
         self._trouble = ""
         self._closed = threading.Event()
         self._subscription: Any = None
-        fingerprint = fingerprint_of(request, row.DESCRIPTOR)
-        self._directory = CopyDirectory(directory, fingerprint, map_bytes=limits.map_bytes, boot_id=boot_id())
+        self._queries: LocalQueries | None = None
+        index_keys: Callable[[bytes], list[bytes]] | None = None
+        index_ids: Sequence[bytes] = ()
+        if has_indexes(row.DESCRIPTOR):
+            indexes = table_of(row.DESCRIPTOR).row_indexes
+            index_keys, index_ids = indexes.keys_of, indexes.ids
+        fingerprint = fingerprint_of(request, row.DESCRIPTOR, index_ids)
+        self._directory = CopyDirectory(
+            directory, fingerprint, map_bytes=limits.map_bytes, boot_id=boot_id(), index_keys=index_keys
+        )
         self._thread = threading.Thread(target=self._run, name="tablegate-local-table", daemon=True)
         self._thread.start()
 
@@ -210,11 +220,16 @@ class LocalTable(Generic[Row]):
 
     def scan(self, *, max_staleness_s: float | None = None, max_wait_s: float = 0.0) -> Iterator[Row]:
         """Yield all rows in key order, each as it is when it comes; a row that is there all the time comes once."""
+        for rows in self.pages(max_staleness_s=max_staleness_s, max_wait_s=max_wait_s):
+            yield from rows
+
+    def pages(self, *, max_staleness_s: float | None = None, max_wait_s: float = 0.0) -> Iterator[list[Row]]:
+        """Yield what `scan` does, in lists of rows that are of one moment each."""
         self._require(max_staleness_s, max_wait_s)
         low = b""
         while found := self._directory.range(low, None, limit=SCAN_ROWS):
             rows = [self._parse(data) for data in found]
-            yield from rows
+            yield rows
             if len(found) < SCAN_ROWS:
                 return
             low = self._key.encode(self.key_of(rows[-1])) + b"\x00"
@@ -224,6 +239,18 @@ class LocalTable(Generic[Row]):
         """Return how many rows there are."""
         self._require(max_staleness_s, max_wait_s)
         return self._directory.count()
+
+    @property
+    def channel(self) -> Any:
+        """What stubs of generated code are made with whose queries this table answers, as gateways answer them."""
+        return LocalChannel(self.queries)
+
+    @property
+    def queries(self) -> LocalQueries:
+        """The contract's queries over the rows that are here."""
+        if self._queries is None:
+            self._queries = LocalQueries(self._row.DESCRIPTOR, self._directory, self._require)
+        return self._queries
 
     def key_of(self, row: Row) -> Key:
         """Return the key of a row, as `get` is given it."""

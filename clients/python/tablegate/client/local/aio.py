@@ -1,0 +1,126 @@
+"""A local table for asyncio. A read of some keys is shorter than a turn of the loop; all that waits is in a thread."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import datetime
+from typing import Any, Generic, Self
+
+from google.protobuf.message import Message
+
+from tablegate.client.events import Key
+from tablegate.client.local.channel import AsyncLocalChannel
+from tablegate.client.local.freshness import DEFAULT_LIMITS, LocalLimits
+from tablegate.client.local.table import LocalTable as BlockingTable
+from tablegate.client.local.table import Row
+from tablegate.client.streams import Method
+
+__all__ = ["LocalTable"]
+
+
+class LocalTable(Generic[Row]):
+    """`tablegate.client.local.LocalTable` for asyncio: its names, its arguments, its errors.
+
+    `method` is of a stub of `tablegate.client.open_channel`, as a thread follows the subscription. The table is opened
+    by `async with`.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        request: Message,
+        directory: str | os.PathLike[str],
+        *,
+        row: type[Row],
+        limits: LocalLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self._open: Callable[[], BlockingTable[Row]] = lambda: BlockingTable(
+            method, request, directory, row=row, limits=limits
+        )
+        self._opened: BlockingTable[Row] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._opened = await asyncio.to_thread(self._open)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End it; the directory keeps the rows for the next one."""
+        if self._opened is not None:
+            # Also where the task is cancelled: a thread that is left behind would keep the directory.
+            await asyncio.shield(asyncio.to_thread(self._opened.close))
+
+    @property
+    def _table(self) -> BlockingTable[Row]:
+        if self._opened is None:
+            raise RuntimeError("the local table is not open: use it by `async with`")
+        return self._opened
+
+    @property
+    def channel(self) -> Any:
+        """What stubs of asyncio are made with whose queries this table answers."""
+        return AsyncLocalChannel(self._table.queries)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the stream is up, and the copy was complete as of `as_of`."""
+        return self._table.is_current
+
+    @property
+    def as_of(self) -> datetime | None:
+        """Nothing is missing that was in the changelog before this (UTC); None before the first complete snapshot."""
+        return self._table.as_of
+
+    @property
+    def consistency_token(self) -> str:
+        """With it as `at_least`, a gateway answers no older than this copy is; "" before the first snapshot."""
+        return self._table.consistency_token
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since `as_of`; None before this process has heard from a gateway how old the rows are."""
+        return self._table.age_s
+
+    @property
+    def trouble(self) -> str:
+        """Why it is not current, in a sentence; "" where it is, or nothing is known."""
+        return self._table.trouble
+
+    async def wait_current(self, timeout_s: float | None = None) -> None:
+        """Return when the copy is current; raise as the other form does."""
+        await asyncio.to_thread(self._table.wait_current, timeout_s)
+
+    async def get(self, key: Key, *, max_staleness_s: float | None = None, max_wait_s: float = 0.0) -> Row | None:
+        """Return the row of a key; None where there is none."""
+        if max_wait_s:
+            return await asyncio.to_thread(self._table.get, key, max_staleness_s=max_staleness_s, max_wait_s=max_wait_s)
+        return self._table.get(key, max_staleness_s=max_staleness_s)
+
+    async def batch_get(
+        self, keys: Iterable[Key], *, max_staleness_s: float | None = None, max_wait_s: float = 0.0
+    ) -> list[Row | None]:
+        """Return the rows of keys in their order, all of one moment; None for a key without one."""
+        return await asyncio.to_thread(
+            self._table.batch_get, keys, max_staleness_s=max_staleness_s, max_wait_s=max_wait_s
+        )
+
+    async def range(self, *leading: Any, **bounds: Any) -> list[Row]:
+        """Return rows in key order, by the arguments of the other form."""
+        return await asyncio.to_thread(lambda: self._table.range(*leading, **bounds))
+
+    async def scan(self, *, max_staleness_s: float | None = None, max_wait_s: float = 0.0) -> AsyncIterator[Row]:
+        """Yield all rows in key order, each as it is when it comes; a row that is there all the time comes once."""
+        rows = self._table.pages(max_staleness_s=max_staleness_s, max_wait_s=max_wait_s)
+        while (page := await asyncio.to_thread(next, rows, None)) is not None:
+            for row in page:
+                yield row
+
+    async def count(self, *, max_staleness_s: float | None = None, max_wait_s: float = 0.0) -> int:
+        """Return how many rows there are."""
+        return await asyncio.to_thread(self._table.count, max_staleness_s=max_staleness_s, max_wait_s=max_wait_s)
+
+    def key_of(self, row: Row) -> Key:
+        """Return the key of a row, as `get` is given it."""
+        return self._table.key_of(row)
