@@ -150,6 +150,7 @@ _MALFORMED = {
     "length that is no number": request(b"/echo", (b"content-length", b"-1")),
     "length with nothing": request(b"/echo", (b"content-length", b"1")),
     "CONNECT": block((b":method", b"CONNECT"), (b":authority", b"localhost")),
+    "CONNECT with a path": request(b"/echo", method=b"CONNECT"),
 }
 
 
@@ -187,6 +188,9 @@ _WRONG_BODIES = {
     + data(1, b"12")
     + head(1, block((b"a", b"b")), ended=True),
     "pseudo header in trailers": head(1, request(b"/echo")) + head(1, block((b":path", b"/")), ended=True),
+    "line feed in trailers": head(1, request(b"/echo")) + head(1, block((b"a", b"b\nc")), ended=True),
+    "zero byte in trailers": head(1, request(b"/echo")) + head(1, block((b"a", b"\0")), ended=True),
+    "space at the end of trailers": head(1, request(b"/echo")) + head(1, block((b"a", b"b ")), ended=True),
     "trailers that do not end": head(1, request(b"/echo")) + head(1, block((b"a", b"b"))),
     "trailers that do not end, and an empty end": head(1, request(b"/echo"))
     + head(1, block((b"a", b"b")))

@@ -277,6 +277,7 @@ class RequestDecoder:
             or headers[b":scheme"] not in _SCHEMES
             or (target[:1] != b"/" and not (target == b"*" and method == b"OPTIONS"))
             or (method not in _METHODS and (not method or method.translate(None, _TOKEN_BYTES)))
+            or method == b"CONNECT"  # has neither a path nor a scheme (RFC 9113, 8.5)
         ):
             raise Http2StreamError(PROTOCOL_ERROR)
         host = headers.get(b"host", authority)
@@ -288,8 +289,10 @@ class RequestDecoder:
 
     def check_trailers(self, block: bytes) -> None:
         """Decode a request's trailers, and drop them; raise as `request` does."""
-        for name, _ in self._fields(block):
+        for name, value in self._fields(block):
             _check_name(name)
+            if value.strip(_SPACES) != value or any(byte in value for byte in (b"\n", b"\r", b"\0")):
+                raise Http2StreamError(PROTOCOL_ERROR)
 
     def skip(self, block: bytes) -> None:
         """Decode a block that nobody wants, for what it does to those after it; raise `Http2ConnectionError`."""
