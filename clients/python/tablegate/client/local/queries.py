@@ -58,6 +58,7 @@ from tablegate.gateway.query.errors import (
     TableRebuilt,
     TooManyKeys,
 )
+from tablegate.gateway.query.index_reads import IndexKey, index_keys_reader
 from tablegate.gateway.query.masks import Trim, mask_reader
 from tablegate.gateway.query.requests import (
     KeyBounds,
@@ -317,7 +318,7 @@ class _BatchGetPlan(_Plan):
         self._keys = (
             keys_reader(query.keys, query.key_fields, query.table)
             if index is None
-            else _index_keys_reader(query, index)
+            else _values_of(index_keys_reader(query.keys, query.key_fields, index, query.table))
         )
         self._found = FieldEncoder(query.found.number)
         self._result = FieldEncoder(query.results.number)
@@ -356,24 +357,8 @@ class _BatchGetPlan(_Plan):
         return bytes(response.SerializeToString())
 
 
-def _index_keys_reader(query: BatchGetQuery, index: Index) -> Callable[[Message], list[bytes]]:
-    """Return the function from a request to the column bytes of its keys; it raises `InvalidField`."""
-    name, encode = query.keys.name, index.columns[0].encode
-    read = index_values_reader(query.key_fields, index.columns) if query.key_fields else None
-
-    def read_keys(request: Message) -> list[bytes]:
-        values = getattr(request, name)
-        if read is None:
-            return [encode(value) for value in values]
-        found = []
-        for at, value in enumerate(values):
-            try:
-                found.append(read(value))
-            except InvalidField as error:
-                raise InvalidField(f"{name}[{at}].{error.field}", error.description) from None
-        return found
-
-    return read_keys
+def _values_of(read: Callable[[Message], list[IndexKey]]) -> Callable[[Message], list[bytes]]:
+    return lambda request: [key.values for key in read(request)]
 
 
 class _Run(NamedTuple):
