@@ -1,6 +1,7 @@
 """TLS: its files, and clients over it."""
 
 import asyncio
+import base64
 import logging
 import os
 import socket
@@ -239,6 +240,29 @@ def test_a_list_of_revoked_clients_that_is_over_lets_nobody_in(authority: Author
             assert await alert(it, authority, authority.issue("client")) == "SSLV3_ALERT_CERTIFICATE_EXPIRED"
 
     asyncio.run(run())
+
+
+def test_a_list_that_comes_while_files_are_read_is_noticed(authority: Authority) -> None:
+    client_ca = authority.certificate.with_name("clients.pem")
+    client_ca.write_bytes(authority.certificate.read_bytes())
+
+    class Replaced(TlsFiles):
+        def load(self) -> ssl.SSLContext:
+            context = super().load()
+            if client_ca.read_bytes() == authority.certificate.read_bytes():
+                client_ca.write_bytes(authority.certificate.read_bytes() + authority.revoke())
+            return context
+
+    pair = authority.issue()
+    assert WatchedTls(Replaced(pair.certificate, pair.key, client_ca)).reload_if_changed()
+
+
+def test_a_list_that_is_no_text_is_refused(authority: Authority) -> None:
+    client_ca = authority.certificate.with_name("clients.pem")
+    lines = b"".join(authority.revoke().splitlines()[1:-1])
+    client_ca.write_bytes(authority.certificate.read_bytes() + base64.b64decode(lines) + b"\0")
+    with pytest.raises(TlsError, match="convert certificates and their CRL to PEM"):
+        files_of(authority.issue(), client_ca).load()
 
 
 def test_a_renewed_certificate_sends_nobody_away(authority: Authority) -> None:

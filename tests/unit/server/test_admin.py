@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -59,7 +60,7 @@ class Admin:
         status = GetStatusResponse(kafka_reachable=True, tables=[TableStatus(table="ratings", serving=True)])
         self._store.set_status(status.SerializeToString())
 
-    def server(self) -> HttpServer:
+    def server(self) -> AdminServer:
         """Return its server."""
         catalogue = catalogue_of()
         health = Health(catalogue)
@@ -133,6 +134,21 @@ def test_a_profile_says_where_a_worker_is(port: int) -> None:
     assert all(stack.count(";") and int(count) > 0 for stack, _, count in stacks)
     assert any("asyncio.base_events.BaseEventLoop.run_forever" in stack for stack, _, _ in stacks)
     assert not any(stack.startswith("profile;") for stack, _, _ in stacks)
+
+
+def test_a_profile_ends_with_what_there_is(admin: Admin) -> None:
+    made = list[AdminServer]()
+
+    def make() -> HttpServer:
+        made.append(admin.server())
+        return made[0]
+
+    with ServerThread(make) as server, ThreadPoolExecutor(1) as pool:
+        url = f"http://127.0.0.1:{server.port}/profile"
+        asked = pool.submit(_asked, f"{url}?seconds=60")
+        _until(lambda: _asked(f"{url}?seconds=1")[0] == 503)
+        made[0]._profiles.end()  # as a drain does
+        assert asked.result(30)[0] == 200
 
 
 @pytest.mark.parametrize("query", ["seconds=0", "seconds=61", "seconds=", "seconds=1e1", "second=1", "seconds=1&x=2"])

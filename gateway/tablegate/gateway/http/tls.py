@@ -65,8 +65,8 @@ class WatchedTls:
         self._loaded = self._file_versions()
         self._failed: object = None  # versions of files that could not be loaded
         self._warned = False
+        self._client_ca = self._read_client_ca()  # before it is loaded: what comes in between is noticed next time
         self.context = files.load()
-        self._client_ca = self._read_client_ca()
 
     def reload_if_changed(self) -> bool:
         """Load the files again if they changed: for connections that are still to come.
@@ -76,6 +76,7 @@ class WatchedTls:
         versions = self._file_versions()
         if versions == self._loaded or (versions == self._failed and self._warned):
             return False
+        client_ca = self._read_client_ca()
         try:
             self.context = self._files.load()
         except TlsError as error:
@@ -85,7 +86,7 @@ class WatchedTls:
             if self._warned:
                 _logger.warning("changed TLS files cannot be used, and those before them stay in use: %s", error)
             return False
-        before, self._client_ca = self._client_ca, self._read_client_ca()
+        before, self._client_ca = self._client_ca, client_ca
         self._loaded = versions
         self._failed = None
         _logger.info("TLS files were changed, and are used for new connections")
@@ -182,6 +183,8 @@ def _load_client_ca(context: ssl.SSLContext, path: Path) -> None:
     data = _read(path, "client CA")
     if b"-----BEGIN " not in data:
         raise TlsError(f'client CA "{path}" has no certificate in PEM; give that of the CA that signs those of clients')
+    if b"\0" in data:
+        raise TlsError(f'client CA "{path}" has bytes that are no text; convert certificates and their CRL to PEM')
     try:
         context.load_verify_locations(cafile=path)
     except (OSError, ssl.SSLError):

@@ -144,6 +144,11 @@ class Profiles:
             self._make(exchange, seconds)
         return True
 
+    def end(self) -> None:
+        """Answer with what is there so far."""
+        if self._stop is not None:
+            self._stop.set()
+
     def _make(self, exchange: Exchange, seconds: int) -> None:
         stop = self._stop = threading.Event()
         exchange.on_gone = stop.set
@@ -227,6 +232,7 @@ class AdminServer(HttpServer):
         hosts: Iterable[str] = (),
     ) -> None:
         codec = JsonCodec([catalogue.pool, descriptor_pool.Default()], keys_limits_of(catalogue))
+        self._profiles = Profiles()
         has_rows = tls is None or tls.client_ca is None
         self._queries = ConsoleQueries(queries if has_rows else {}, codec, gate=gate, hosts=ServedHosts(address, hosts))
 
@@ -236,7 +242,7 @@ class AdminServer(HttpServer):
                 GrpcWebProtocol(methods, calls),
                 ConnectProtocol(methods, calls, codec),
                 Probes(unready_reason),
-                Profiles(),
+                self._profiles,
                 metrics,
                 Console(catalogue, data_port=data_port),
             )
@@ -263,6 +269,7 @@ class AdminServer(HttpServer):
     @override
     def drain(self) -> None:
         super().drain()
+        self._profiles.end()
         self._queries.calls.drain()
 
     @override
