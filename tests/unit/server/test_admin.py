@@ -8,7 +8,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -123,12 +122,7 @@ def test_probes(admin: Admin, port: int) -> None:
 
 
 def test_a_profile_says_where_a_worker_is(port: int) -> None:
-    url = f"http://127.0.0.1:{port}/profile"
-    with socket.create_connection(("127.0.0.1", port)) as gone:  # who does not wait for it does not keep it at work
-        gone.sendall(b"GET /profile?seconds=60 HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        _until(lambda: _asked(f"{url}?seconds=1") == (503, "another profile is made; ask again when it is done\n"))
-    _until(lambda: _asked(f"{url}?seconds=1")[0] == 200)
-    status, text = _asked(f"{url}?seconds=1")
+    status, text = _asked(f"http://127.0.0.1:{port}/profile?seconds=1")
     assert status == 200
     stacks = [line.rpartition(" ") for line in text.splitlines()]
     assert all(stack.count(";") and int(count) > 0 for stack, _, count in stacks)
@@ -136,19 +130,27 @@ def test_a_profile_says_where_a_worker_is(port: int) -> None:
     assert not any(stack.startswith("profile;") for stack, _, _ in stacks)
 
 
-def test_a_profile_ends_with_what_there_is(admin: Admin) -> None:
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_profile_ends_when_its_client_goes_or_its_worker_drains(admin: Admin, goes: bool) -> None:
     made = list[AdminServer]()
 
     def make() -> HttpServer:
         made.append(admin.server())
         return made[0]
 
-    with ServerThread(make) as server, ThreadPoolExecutor(1) as pool:
-        url = f"http://127.0.0.1:{server.port}/profile"
-        asked = pool.submit(_asked, f"{url}?seconds=60")
-        _until(lambda: _asked(f"{url}?seconds=1")[0] == 503)
-        made[0]._profiles.end()  # as a drain does
-        assert asked.result(30)[0] == 200
+    with ServerThread(make) as server, socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(b"GET /profile?seconds=60 HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        _until(lambda: made[0]._profiles._stop is not None)
+        url = f"http://127.0.0.1:{server.port}/profile?seconds=1"
+        assert _asked(url) == (503, "another profile is made; ask again when it is done\n")
+        if goes:
+            client.close()
+        else:
+            made[0]._profiles.end()
+            client.settimeout(30)
+            assert client.recv(15) == b"HTTP/1.1 200 OK"
+        _until(lambda: made[0]._profiles._stop is None)
+        assert _asked(url)[0] == 200
 
 
 @pytest.mark.parametrize("query", ["seconds=0", "seconds=61", "seconds=", "seconds=1e1", "second=1", "seconds=1&x=2"])
