@@ -264,10 +264,10 @@ class SubscriberGroup:
 class Delivery:
     """A message on its way to the subscribers that a group had when it was made."""
 
-    __slots__ = ("_group", "_message", "_rest")
+    __slots__ = ("_message", "_rest", "group")
 
     def __init__(self, group: SubscriberGroup, message: Message) -> None:
-        self._group = group
+        self.group = group
         self._message = message
         self._rest = set(group.subscribers)
 
@@ -293,7 +293,7 @@ class Delivery:
             self._give(rest.pop())
 
     def _give(self, subscriber: Subscriber) -> None:
-        if subscriber in self._group.subscribers:  # it has not left, nor was it evicted
+        if subscriber in self.group.subscribers:  # it has not left, nor was it evicted
             subscriber.enqueue(self._message)
 
 
@@ -535,7 +535,7 @@ class ChangeBroadcaster:
             if unsent is None or unsent is not self._unsent:
                 return
             if (delivery := self._begin(unsent, group)) is not None:
-                self._deliver_next(unsent, group, delivery)
+                self._deliver_next(unsent, delivery)
 
     def has_unsent(self, subscriber: Subscriber) -> bool:
         """Return whether a subscriber may have yet to be sent something that was read: it is not where this is."""
@@ -553,9 +553,9 @@ class ChangeBroadcaster:
             return
         begun = self._begin(unsent, group)
         if (delivery := unsent.deliveries.get(group)) is not None:
-            self._deliver(unsent, group, delivery, lambda: delivery.give(subscriber))
+            self._deliver(unsent, delivery, subscriber)
         if begun is not None and not begun.is_done:
-            self._go_on_later(unsent, partial(self._deliver_next, unsent, group, begun))
+            self._go_on_later(unsent, partial(self._deliver_next, unsent, begun))
 
     def _begin(self, unsent: UnsentChanges, group: SubscriberGroup) -> Delivery | None:
         """Make the message of a group, which is to be delivered; None where there is none, or it was made before."""
@@ -581,21 +581,22 @@ class ChangeBroadcaster:
             self._end(unsent)
         return None
 
-    def _deliver_next(self, unsent: UnsentChanges, group: SubscriberGroup, delivery: Delivery) -> None:
-        self._deliver(unsent, group, delivery, lambda: delivery.give_next(self._limits.publish_given_max))
+    def _deliver_next(self, unsent: UnsentChanges, delivery: Delivery) -> None:
+        self._deliver(unsent, delivery)
         if not delivery.is_done:
-            self._go_on_later(unsent, partial(self._deliver_next, unsent, group, delivery))
+            self._go_on_later(unsent, partial(self._deliver_next, unsent, delivery))
 
-    def _deliver(
-        self, unsent: UnsentChanges, group: SubscriberGroup, delivery: Delivery, give: Callable[[], None]
-    ) -> None:
-        """Give subscribers a message; it may be the last of all."""
+    def _deliver(self, unsent: UnsentChanges, delivery: Delivery, subscriber: Subscriber | None = None) -> None:
+        """Give a message to a subscriber, or to as many as one turn has time for; it may be the last of all."""
         try:
-            give()
+            if subscriber is None:
+                delivery.give_next(self._limits.publish_given_max)
+            else:
+                delivery.give(subscriber)
         except BaseException:
             self.evict_all()
             raise
-        if delivery.is_done and unsent.deliveries.pop(group, None) is not None and unsent.is_sent:
+        if delivery.is_done and unsent.deliveries.pop(delivery.group, None) is not None and unsent.is_sent:
             self._end(unsent)
 
     def _end(self, unsent: UnsentChanges) -> None:
