@@ -40,7 +40,7 @@ IDLE_S = 30.0
 GETS = 3_000
 LATE_S = 2.0  # a connection whose pings nobody answers is ended
 SERVICE = "/examples.ratings.v1.RatingsService/"
-_FIELDS = ((b"content-type", b"application/grpc"), (b"te", b"trailers"))
+FIELDS = ((b"content-type", b"application/grpc"), (b"te", b"trailers"))
 _HEAD_BYTES = 9
 ENVELOPE_BYTES = 5
 STORM_S = 30.0
@@ -57,7 +57,7 @@ async def _serve(rows: int) -> None:
     await asyncio.Event().wait()
 
 
-class _Connection:
+class Connection:
     """A connection. It counts the messages and the ends of its streams, and throws them away."""
 
     def __init__(self, port: int) -> None:
@@ -114,16 +114,16 @@ class _Connection:
         self._received = self._received[at:]
 
 
-def _request(method: str, **fields: Any) -> bytes:
+def request_of(method: str, **fields: Any) -> bytes:
     return catalogue_of().queries[SERVICE + method].request_class(**fields).SerializeToString()
 
 
 def _get_ms(port: int, rows: int) -> list[float]:
     """Return how long Gets take, one after the other."""
-    connection, block, took_ms = _Connection(port), request(f"{SERVICE}GetRating".encode(), *_FIELDS), []
+    connection, block, took_ms = Connection(port), request(f"{SERVICE}GetRating".encode(), *FIELDS), []
     for count in range(GETS):
         begin_s = time.perf_counter()
-        connection.call(block, [2 * count + 1], [_request("GetRating", movie_id=count % rows + 1)])
+        connection.call(block, [2 * count + 1], [request_of("GetRating", movie_id=count % rows + 1)])
         while connection.ended <= count:
             connection.receive(waits=True)
         took_ms.append(1e3 * (time.perf_counter() - begin_s))
@@ -136,18 +136,18 @@ def _print_gets(when: str, took_ms: list[float]) -> None:
     print(f"a Get {when}: p50 {centiles[49]:.2f} ms, p99 {centiles[98]:.2f} ms", flush=True)
 
 
-def _opened(port: int, count: int, progress_s: int) -> list[_Connection]:
-    connections: list[_Connection] = []
+def _opened(port: int, count: int, progress_s: int) -> list[Connection]:
+    connections: list[Connection] = []
     options = {"progress_interval": {"seconds": progress_s}}
-    block, late_s = request(f"{SERVICE}SubscribeRatings".encode(), *_FIELDS), time.monotonic() + LATE_S
+    block, late_s = request(f"{SERVICE}SubscribeRatings".encode(), *FIELDS), time.monotonic() + LATE_S
     for first in range(0, count, A_CONNECTION):
-        connection = _Connection(port)
+        connection = Connection(port)
         connections.append(connection)
         for at in range(0, A_CONNECTION, AT_ONCE):
             streams = range(2 * at + 1, 2 * (at + AT_ONCE) + 1, 2)
             seen = connection.messages
             numbers = range(first + at + 1, first + at + AT_ONCE + 1)
-            requests = [_request("SubscribeRatings", movie_id=each, subscribe_options=options) for each in numbers]
+            requests = [request_of("SubscribeRatings", movie_id=each, subscribe_options=options) for each in numbers]
             connection.call(block, streams, requests)
             while connection.messages < seen + AT_ONCE:
                 connection.receive(waits=True)
@@ -160,13 +160,13 @@ def _opened(port: int, count: int, progress_s: int) -> list[_Connection]:
     return connections
 
 
-def _storm(port: int, server: int, connections: Sequence[_Connection]) -> str:
+def _storm(port: int, server: int, connections: Sequence[Connection]) -> str:
     """Cut all connections, and ask for each of their streams again; return what came of it."""
     response_class = catalogue_of().queries[SERVICE + "SubscribeRatings"].response_class
-    block, asked = request(f"{SERVICE}SubscribeRatings".encode(), *_FIELDS), []
+    block, asked = request(f"{SERVICE}SubscribeRatings".encode(), *FIELDS), []
     for place, each in enumerate(connections):
         requests = {
-            stream: _request(
+            stream: request_of(
                 "SubscribeRatings",
                 movie_id=place * A_CONNECTION + (stream + 1) // 2,
                 subscribe_options={"resume_token": response_class.FromString(message).progress.resume_token},
@@ -176,7 +176,7 @@ def _storm(port: int, server: int, connections: Sequence[_Connection]) -> str:
         asked.append(requests)
     for each in connections:
         each.cut()
-    again = [_Connection(port) for _ in connections]
+    again = [Connection(port) for _ in connections]
     before_s, begun_s, took_s, twice, seen = cpu_s([server]), time.monotonic(), [], 0, [set() for _ in again]
     for each, requests in zip(again, asked, strict=True):
         each.call(block, list(requests), list(requests.values()))

@@ -75,14 +75,15 @@ def transfers_into(
     *,
     assignment: SoleGateway,
     snapshots: SnapshotSource | None = None,
+    partition_count: int = 1,
 ) -> Transfers:
-    """Return the transfers of the ratings table, of one partition, into an empty store."""
+    """Return the transfers of the ratings table into an empty store."""
     table = catalogue_of().tables["ratings"]
     manifest = table.manifest(
         generation=1,
         changelog_topic="ratings-g1-changelog",
         changelog_topic_id="id of ratings-g1-changelog",
-        partition_count=1,
+        partition_count=partition_count,
         value_schemas={},
         sources=[],
     )

@@ -5,9 +5,12 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 from tests.kit.docs.pages import ROOT, blocks, pages
 
 
+@pytest.mark.tools
 def test_generating_the_reference_leaves_no_difference() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "docs" / "reference" / "generate.py", "--check"],

@@ -12,6 +12,7 @@ FOLDERS = ("gateway", "streamjobs", "clients", "examples", "tests")
 
 _DEFINING = {ast.Name, ast.Attribute, ast.arg, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef}
 _TELLING = {*_DEFINING, ast.Call, ast.Import, ast.ImportFrom}
+_PLAIN_FIELDS = frozenset(("ctx", "op", "ops", "id", "attr", "arg", "module", "level", "type_comment"))
 
 
 class Source(NamedTuple):
@@ -52,15 +53,22 @@ def _source(module: ast.Module) -> Source:
 
 
 def _nodes(module: ast.Module) -> list[ast.AST]:
-    """Return what `ast.walk` yields but for what has no fields (a million nodes), in its order and in half its time."""
+    """Return what `ast.walk` yields but for what nothing is in, such as operators, in its order and in less time."""
     nodes: list[ast.AST] = [module]
     for node in nodes:  # it grows meanwhile
-        for value in vars(node).values():
+        for name in _inner_fields(type(node)):
+            value = getattr(node, name)
             if isinstance(value, list):
                 nodes += [child for child in value if isinstance(child, ast.AST)]
-            elif isinstance(value, ast.AST) and value._fields:
+            elif isinstance(value, ast.AST):
                 nodes.append(value)
     return nodes
+
+
+@functools.cache
+def _inner_fields(kind: type[ast.AST]) -> list[str]:
+    """Return the fields of a kind of node that may have nodes we look for: a million have none."""
+    return [] if issubclass(kind, ast.Constant) else [name for name in kind._fields if name not in _PLAIN_FIELDS]
 
 
 def _imports(node: ast.AST) -> list[tuple[int, str]]:

@@ -6,6 +6,8 @@ import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
+import pytest
+
 from tests.kit.programs.deployment import DEPLOY, ROOT, compose
 
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
@@ -70,6 +72,7 @@ def _packages(requirement: str) -> dict[str, str]:
     return {block.partition("==")[0]: block for block in re.split(r"\n(?!\s)", text.rstrip())}
 
 
+@pytest.mark.tools
 def test_images_have_what_runs_and_no_tools() -> None:
     job, gateway = _packages("tablegate"), _packages("tablegate-gateway[compile]")
     assert {"pyspark", "py4j", "pyarrow", "grpcio", "confluent-kafka", "fastavro", "protobuf", "pyjwt"} <= set(job)

@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.kit.table.filled import ROOT
 
 LOCK = "streamjobs/tablegate/jobs/jars/jars.lock"
@@ -35,6 +37,7 @@ def needed() -> list[str]:
     return [line.partition("==")[0] for line in listed.stdout.splitlines() if not line.startswith(" ")]
 
 
+@pytest.mark.tools
 def test_a_release_is_its_packages_and_jars(tmp_path: Path) -> None:
     made = write(tmp_path, [*needed(), "pytest"])
     assert made.returncode == 0, made.stderr
@@ -48,6 +51,7 @@ def test_a_release_is_its_packages_and_jars(tmp_path: Path) -> None:
     assert "lmdb 1: MIT\n" in (tmp_path / "LICENSES.txt").read_text()
 
 
+@pytest.mark.tools
 def test_a_package_that_is_missing_is_named(tmp_path: Path) -> None:
     made = write(tmp_path, [name for name in needed() if name != "lmdb"])
     assert made.returncode != 0
