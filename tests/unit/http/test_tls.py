@@ -232,6 +232,37 @@ def test_revoked_clients_are_out_and_the_others_come_again(authority: Authority,
     asyncio.run(run())
 
 
+def test_who_is_revoked_in_the_handshake_is_out_as_well(authority: Authority) -> None:
+    now_s = time.time()
+
+    async def run() -> None:
+        nonlocal now_s
+        client_ca = authority.certificate.with_name("clients.pem")
+        client_ca.write_bytes(authority.certificate.read_bytes())
+        bad = authority.issue("bad")
+        async with served(tls=files_of(authority.issue(), client_ca), wall_clock=lambda: now_s) as it:
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = client_context(authority, own=bad).wrap_bio(incoming, outgoing, server_hostname="localhost")
+            client = await it.connect()
+            with pytest.raises(ssl.SSLWantReadError):
+                tls.do_handshake()
+            await client.send(outgoing.read())
+            incoming.write(await client.reader.read(65_536))
+            client_ca.write_bytes(authority.certificate.read_bytes() + authority.revoke(bad))
+            it.listener._timer.cancel()
+            it.listener._tick()
+            tls.do_handshake()
+            tls.write(GET)
+            await client.send(outgoing.read())
+            await until(lambda: len(it.app.seen) == 1)
+            now_s += VERIFIED_ANEW_S
+            it.listener._timer.cancel()
+            it.listener._tick()
+            await it.accepted(0)
+
+    asyncio.run(run())
+
+
 def test_a_list_of_revoked_clients_that_is_over_lets_nobody_in(authority: Authority) -> None:
     async def run() -> None:
         client_ca = authority.certificate.with_name("clients.pem")

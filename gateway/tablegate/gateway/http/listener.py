@@ -7,7 +7,7 @@ A process that has all the connections it may have is shared by addresses (`http
 who has the most loses one, an idle one if there is any. The same goes for the bytes that all connections hold together
 (`http.memory`). A connection that is old is asked to go: its client comes again, to whichever process or gateway has
 room now, and with the certificate that it has now. One whose client's certificate has ended is closed. Where the
-client CA changes, or its list of revoked certificates, all who showed a certificate have to come again.
+client CA changes, or its list of revoked certificates, all have to come again, also who is in the handshake.
 
 Where several processes share the port (SO_REUSEPORT), the kernel has chosen a process before it accepts. So a drain
 accepts what is in the queue before it closes the socket: the kernel would reset those clients.
@@ -297,7 +297,7 @@ class Listener:
     ) -> None:
         """Put a connection in the place of the detection."""
         client = self._connections.pop(detection)
-        client.ends_at_s = transport.get_extra_info("certificate_ends_at_s", math.inf)
+        client.ends_at_s = min(client.ends_at_s, transport.get_extra_info("certificate_ends_at_s", math.inf))
         turn = self._turns.turn(lambda: self._shares.of(client.address))
         connection: Http1Connection | Http2Connection
         if http2:
@@ -344,10 +344,10 @@ class Listener:
             self._verify_anew(now, wall_s)
 
     def _verify_anew(self, now: float, wall_s: float) -> None:
-        """Let clients that showed a certificate come again, where theirs may be revoked, a few at a time."""
-        shown = [client for client in self._connections.values() if client.ends_at_s != math.inf]
-        for number, client in enumerate(shown, 1):
-            client.retires_at_s = min(client.retires_at_s, now + VERIFIED_ANEW_S / 2 * number / len(shown))
+        """Let all clients come again, where their certificates may be revoked, a few at a time."""
+        for number, client in enumerate(self._connections.values(), 1):
+            retires_at_s = now + VERIFIED_ANEW_S / 2 * number / len(self._connections)
+            client.retires_at_s = min(client.retires_at_s, retires_at_s)
             client.ends_at_s = min(client.ends_at_s, wall_s + VERIFIED_ANEW_S)
 
 
