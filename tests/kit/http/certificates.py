@@ -29,19 +29,26 @@ class Pair:
 class Authority:
     """Signs certificates for 127.0.0.1 and localhost, good for servers and clients; its own is in `certificate`."""
 
-    def __init__(self, directory: Path, name: str = "authority") -> None:
+    def __init__(self, directory: Path, name: str = "authority", *, above: "Authority | None" = None) -> None:
         self._directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
+        signer = above or self
+        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer._key.public_key())
         signed = (
-            _builder(self._name, self._name, self._key.public_key(), datetime.now(UTC) + VALID)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            _builder(self._name, signer._name, self._key.public_key(), datetime.now(UTC) + VALID)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, SHA256())
+            .add_extension(identifier, critical=False)
+            .sign(signer._key, SHA256())
         )
         self.certificate = directory / f"{name}.pem"
         self.certificate.write_bytes(signed.public_bytes(Encoding.PEM))
+
+    def below(self, name: str) -> "Authority":
+        """Return another authority, whose certificate this one signs."""
+        return Authority(self._directory, name, above=self)
 
     def issue(
         self,

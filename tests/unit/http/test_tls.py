@@ -273,6 +273,26 @@ def test_a_list_of_revoked_clients_that_is_over_lets_nobody_in(authority: Author
     asyncio.run(run())
 
 
+def test_clients_of_a_revoked_authority_are_out(authority: Authority) -> None:
+    below = authority.below("below")
+    client = below.issue("client")
+    client.certificate.write_bytes(client.certificate.read_bytes() + below.certificate.read_bytes())
+
+    async def run() -> None:
+        client_ca = authority.certificate.with_name("clients.pem")
+        client_ca.write_bytes(authority.certificate.read_bytes() + below.revoke() + authority.revoke())
+        async with served(tls=files_of(authority.issue(), client_ca)) as it:
+            good = client_context(authority, own=client)
+            assert await get(await connect(it, good)) == (200, b"")
+            revoked = authority.revoke(Pair(below.certificate, client.key))
+            client_ca.write_bytes(authority.certificate.read_bytes() + below.revoke() + revoked)
+            it.listener._timer.cancel()
+            it.listener._tick()
+            assert await alert(it, authority, client) == "SSLV3_ALERT_CERTIFICATE_REVOKED"
+
+    asyncio.run(run())
+
+
 def test_a_list_that_comes_while_files_are_read_is_noticed(authority: Authority) -> None:
     client_ca = authority.certificate.with_name("clients.pem")
     client_ca.write_bytes(authority.certificate.read_bytes())

@@ -28,7 +28,7 @@ class TlsFiles:
     """PEM files: the certificate, and those between it and its CA; its key; CAs that sign those of clients.
 
     With `client_ca` every client must show a certificate. Where that file has a list of revoked certificates (CRL),
-    each CA must have one there, and none of them may be over.
+    each CA between a client and its root must have one there, the root too, and none of them may be over.
     """
 
     certificate: Path
@@ -192,5 +192,5 @@ def _load_client_ca(context: ssl.SSLContext, path: Path) -> None:
     if not context.get_ca_certs():
         raise TlsError(f'client CA "{path}" holds no CA; give the one that signs the certificates of clients')
     if _CRL_BEGIN in data:
-        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN  # a CA may be revoked by the one above it
     context.verify_mode = ssl.CERT_REQUIRED
