@@ -55,15 +55,19 @@ class Authority:
         name: str = "server",
         *,
         expired: bool = False,
+        begins_in: timedelta | None = None,
         subject: x509.Name | None = None,
         alternatives: x509.ExtensionType = HOSTS,
     ) -> Pair:
         """Write a new certificate and its key, in place of those of the same name.
 
-        `subject`: else `name` is its common name. `alternatives`: the subject's other names.
+        `begins_in`: it is not valid before. `subject`: else `name` is its common name. `alternatives`: the subject's
+        other names.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         end = datetime.now(UTC) + (-VALID if expired else VALID)
+        if begins_in is not None:
+            end += VALID + begins_in
         usages = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
         signed = (
             _builder(_name(name) if subject is None else subject, self._name, key.public_key(), end)

@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tablegate.gateway.http.tls import TlsError, TlsFiles, WatchedTls
 from tablegate.gateway.http.transport import EMPTY_RECORDS_MAX, RECORDS_AT_ONCE
 from tests.kit.http.certificates import VALID, Authority, Pair
 from tests.kit.http.h2 import OPENING, call
-from tests.kit.http.http1 import BIG, Client, until
+from tests.kit.http.http1 import BIG, WAIT_S, Client, until
 from tests.kit.http.listening import GET, LATER, PREFACE, SETTINGS, Served, frame, served
 
 
@@ -592,6 +593,28 @@ def test_expired_files_are_not_taken(authority: Authority, files: TlsFiles, capl
     watched.reload_if_changed()
     assert watched.context is context
     assert "expired at" in caplog.text
+
+
+def test_a_certificate_that_is_not_valid_yet_is_taken_when_it_is(authority: Authority, files: TlsFiles) -> None:
+    watched = WatchedTls(files)
+    context = watched.context
+    authority.issue(begins_in=timedelta(seconds=1))
+    ends_s = time.monotonic() + WAIT_S
+    while watched.context is context:
+        watched.reload_if_changed()
+        assert time.monotonic() < ends_s
+        time.sleep(0.1)
+
+
+def test_files_that_are_wrong_again_are_told_again(files: TlsFiles, caplog: pytest.LogCaptureFixture) -> None:
+    watched = WatchedTls(files)
+    for count in (1, 2):
+        os.rename(files.key, files.key.with_suffix(".away"))
+        for _ in range(3):
+            watched.reload_if_changed()
+        assert caplog.text.count("cannot be used") == count
+        os.rename(files.key.with_suffix(".away"), files.key)
+        watched.reload_if_changed()
 
 
 def spoil(authority: Authority, files: TlsFiles, how: str) -> TlsFiles:

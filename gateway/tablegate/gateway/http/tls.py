@@ -74,23 +74,30 @@ class WatchedTls:
         Return whether those that are there may have clients that would not get in any more.
         """
         versions = self._file_versions()
-        if versions == self._loaded or (versions == self._failed and self._warned):
+        if versions == self._loaded:
+            self._failed = None
             return False
         client_ca = self._read_client_ca()
         try:
-            self.context = self._files.load()
+            context = self._files.load()
         except TlsError as error:
-            # Whoever replaces the files does so one after the other: only what stays wrong is worth a line.
-            self._warned = versions == self._failed
-            self._failed = versions
-            if self._warned:
-                _logger.warning("changed TLS files cannot be used, and those before them stay in use: %s", error)
+            self._note_failed(versions, error)
             return False
+        self.context = context
         before, self._client_ca = self._client_ca, client_ca
         self._loaded = versions
         self._failed = None
         _logger.info("TLS files were changed, and are used for new connections")
         return self._client_ca != before
+
+    def _note_failed(self, versions: object, error: TlsError) -> None:
+        """Log it once. They are tried again all the same: a certificate may be valid later, or a mode mended."""
+        if versions != self._failed:
+            # Whoever replaces the files does so one after the other: only what stays wrong is worth a line.
+            self._failed, self._warned = versions, False
+        elif not self._warned:
+            self._warned = True
+            _logger.warning("changed TLS files cannot be used, and those before them stay in use: %s", error)
 
     def _read_client_ca(self) -> bytes:
         """Return what decides who gets in. A certificate is often renewed with a copy of the same client CA."""
