@@ -84,10 +84,12 @@ class Authority:
         pair.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         return pair
 
-    def revoke(self, *pairs: Pair, expired: bool = False) -> bytes:
-        """Return the list of revoked certificates, as PEM, which has these."""
+    def revoke(self, *pairs: Pair, expired: bool = False, delta: bool = False) -> bytes:
+        """Return the list of revoked certificates, as PEM, which has these; `delta`: since list 1."""
         end = datetime.now(UTC) + (-VALID if expired else VALID)
         builder = x509.CertificateRevocationListBuilder(self._name, end - 2 * VALID, end)
+        if delta:
+            builder = builder.add_extension(x509.DeltaCRLIndicator(1), critical=True)
         for pair in pairs:
             number = x509.load_pem_x509_certificate(pair.certificate.read_bytes()).serial_number
             revoked = x509.RevokedCertificateBuilder(number, end - 2 * VALID)

@@ -127,23 +127,58 @@ def test_long_body_is_refused_while_it_comes(authority: Authority, files: TlsFil
     asyncio.run(run())
 
 
-def test_session_is_resumed(authority: Authority, files: TlsFiles) -> None:
-    def resumed(port: int) -> bool | None:
-        context = client_context(authority)
-        session = None
-        for _ in range(2):
-            raw = socket.create_connection(("127.0.0.1", port))
-            with context.wrap_socket(raw, server_hostname="localhost", session=session) as client:
-                client.sendall(GET)
-                assert client.recv(1_000).startswith(b"HTTP/1.1 200")
-                session, reused = client.session, client.session_reused
-        return reused
+def resumed(port: int, context: ssl.SSLContext) -> bool | None:
+    """Return whether a second connection is of the session of the first."""
+    session = None
+    for _ in range(2):
+        raw = socket.create_connection(("127.0.0.1", port))
+        with context.wrap_socket(raw, server_hostname="localhost", session=session) as client:
+            client.sendall(GET)
+            assert client.recv(1_000).startswith(b"HTTP/1.1 200")
+            session, reused = client.session, client.session_reused
+    return reused
 
+
+@pytest.mark.parametrize("shows_certificate", [False, True])
+def test_session_is_resumed_but_not_by_who_is_to_be_verified(authority: Authority, shows_certificate: bool) -> None:
     async def run() -> None:
-        async with served(tls=files) as it:
-            assert await asyncio.to_thread(resumed, it.listener.port)
+        async with served(tls=files_of(authority.issue(), authority.certificate if shows_certificate else None)) as it:
+            context = client_context(authority, own=authority.issue("client"))
+            assert await asyncio.to_thread(resumed, it.listener.port, context) is not shows_certificate
 
     asyncio.run(run())
+
+
+def test_no_session_is_resumed_once_the_list_is_over(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    """Of TLS 1.2: who resumes one is not verified again."""
+    now_s = time.time()
+    client_ca = authority.certificate.with_name("clients.pem")
+    client_ca.write_bytes(authority.certificate.read_bytes() + authority.revoke())
+    context = client_context(authority, own=authority.issue("client"))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    def shake_hands(port: int, session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool | None]:
+        raw = socket.create_connection(("127.0.0.1", port))
+        with context.wrap_socket(raw, server_hostname="localhost", session=session) as client:
+            return client.session, client.session_reused
+
+    async def run() -> None:
+        nonlocal now_s
+        async with served(tls=files_of(authority.issue(), client_ca), wall_clock=lambda: now_s) as it:
+            session = None
+            for reused in (False, True, False):
+                session, got = await asyncio.to_thread(shake_hands, it.listener.port, session)
+                assert got is reused
+                if reused:
+                    assert not caplog.records
+                    now_s += 2 * VALID.total_seconds()
+                it.listener._timer.cancel()
+                it.listener._tick()
+
+    asyncio.run(run())
+    assert [record.message for record in caplog.records] == [
+        f'a list of revoked certificates in client CA "{client_ca}" is over, so no client of its CA gets in; replace it'
+    ]
 
 
 @pytest.mark.parametrize("how", ["other authority", "other host", "old version", "weak cipher"])
@@ -307,6 +342,15 @@ def test_a_list_that_comes_while_files_are_read_is_noticed(authority: Authority)
 
     pair = authority.issue()
     assert WatchedTls(Replaced(pair.certificate, pair.key, client_ca)).reload_if_changed()
+
+
+def test_a_list_of_what_else_was_revoked_is_refused(authority: Authority) -> None:
+    """It would count in place of the whole list, and who is in that would get in."""
+    client_ca = authority.certificate.with_name("clients.pem")
+    whole, delta = authority.revoke(authority.issue("client")), authority.revoke(delta=True)
+    client_ca.write_bytes(authority.certificate.read_bytes() + whole + delta)
+    with pytest.raises(TlsError, match="delta CRL"):
+        files_of(authority.issue(), client_ca).load()
 
 
 def test_a_list_that_is_no_text_is_refused(authority: Authority) -> None:

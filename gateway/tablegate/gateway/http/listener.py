@@ -161,7 +161,7 @@ class Listener:
     async def start(self) -> None:
         """Listen; raise `OSError` where the address cannot be had, `TlsError` where the TLS files are wrong."""
         if self._tls_files is not None:
-            self._tls = WatchedTls(self._tls_files)
+            self._tls = WatchedTls(self._tls_files, self._wall_clock)
         self._socket = _listening_socket(self._address, shared_port=self._shared_port)
         self._port = self._socket.getsockname()[1]
         self._loop = asyncio.get_running_loop()

@@ -1,9 +1,14 @@
 """Certificates of the port: read from files, and read again when they change."""
 
+import base64
 import contextlib
 import logging
+import math
 import os
+import re
 import ssl
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +19,9 @@ PROTOCOLS = ("h2", "http/1.1")
 
 _PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _CRL_BEGIN = b"-----BEGIN X509 CRL-----"
-_TAG_UTC_TIME, _TAG_VERSION = 0x17, 0xA0  # in DER
+_CRL = re.compile(_CRL_BEGIN + rb"(.*?)-----END X509 CRL-----", re.DOTALL)
+_TAG_UTC_TIME, _TAG_GENERALIZED_TIME, _TAG_VERSION, _TAG_CRL_EXTENSIONS = 0x17, 0x18, 0xA0, 0xA0  # in DER
+_DELTA_CRL_INDICATOR = b"\x06\x03\x55\x1d\x1b"  # the extension's identifier, 2.5.29.27, in DER
 
 _logger = logging.getLogger("tablegate.gateway.http")
 
@@ -57,16 +64,22 @@ class TlsFiles:
 
 
 class WatchedTls:
-    """The context of the files as they are now; of how they last were good, where they are not. One event loop."""
+    """The context of the files as they are now; of how they last were good, where they are not. One event loop.
 
-    def __init__(self, files: TlsFiles) -> None:
+    A client of TLS 1.2 that comes again with a session of before is not verified again. The sessions of a context go
+    with it, so there is another one when a list of revoked certificates is over, as there is when the files change.
+    """
+
+    def __init__(self, files: TlsFiles, wall_clock: Callable[[], float] = time.time) -> None:
         """Load the files; raise `TlsError`."""
         self._files = files
+        self._wall_clock = wall_clock
         self._loaded = self._file_versions()
         self._failed: object = None  # versions of files that could not be loaded
         self._warned = False
         self._client_ca = self._read_client_ca()  # before it is loaded: what comes in between is noticed next time
         self.context = files.load()
+        self._list_ends_at_s = self._next_list_end()
 
     def reload_if_changed(self) -> bool:
         """Load the files again if they changed: for connections that are still to come.
@@ -74,7 +87,8 @@ class WatchedTls:
         Return whether those that are there may have clients that would not get in any more.
         """
         versions = self._file_versions()
-        if versions == self._loaded:
+        is_changed = versions != self._loaded
+        if not is_changed and self._wall_clock() < self._list_ends_at_s:
             self._failed = None
             return False
         client_ca = self._read_client_ca()
@@ -87,8 +101,21 @@ class WatchedTls:
         before, self._client_ca = self._client_ca, client_ca
         self._loaded = versions
         self._failed = None
-        _logger.info("TLS files were changed, and are used for new connections")
+        self._list_ends_at_s = self._next_list_end()
+        if is_changed:
+            _logger.info("TLS files were changed, and are used for new connections")
         return self._client_ca != before
+
+    def _next_list_end(self) -> float:
+        """Return when the next list of revoked certificates is over, in seconds since 1970; log those that are."""
+        now_s = self._wall_clock()
+        ends_s = [each.ends_at_s for each in _revocation_lists(self._client_ca)]
+        if any(end_s <= now_s for end_s in ends_s):
+            _logger.warning(
+                'a list of revoked certificates in client CA "%s" is over, so no client of its CA gets in; replace it',
+                self._files.client_ca,
+            )
+        return min((end_s for end_s in ends_s if end_s > now_s), default=math.inf)
 
     def _note_failed(self, versions: object, error: TlsError) -> None:
         """Log it once. They are tried again all the same: a certificate may be valid later, or a mode mended."""
@@ -178,6 +205,26 @@ def _der_time(tag: int, content: bytes) -> datetime:
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
 
 
+@dataclass(frozen=True, slots=True)
+class _RevocationList:
+    ends_at_s: float
+    is_delta: bool  # has what changed since another one
+
+
+def _revocation_lists(pem: bytes) -> Iterator[_RevocationList]:
+    """Yield what the lists say of themselves (RFC 5280, section 5.1), without those that cannot be read."""
+    for text in _CRL.findall(pem):
+        with contextlib.suppress(ValueError, IndexError):
+            [(_, signed_list)] = _der_elements(base64.b64decode(text))
+            _, content = _der_elements(signed_list)[0]
+            fields = _der_elements(content)
+            times = [_der_time(*each) for each in fields if each[0] in (_TAG_UTC_TIME, _TAG_GENERALIZED_TIME)]
+            extensions = b"".join(extension for tag, extension in fields if tag == _TAG_CRL_EXTENSIONS)
+            yield _RevocationList(
+                times[1].timestamp() if len(times) > 1 else math.inf, _DELTA_CRL_INDICATOR in extensions
+            )
+
+
 def _check_key(path: Path) -> None:
     data = _read(path, "key")
     if b"PRIVATE KEY-----" not in data:
@@ -198,6 +245,9 @@ def _load_client_ca(context: ssl.SSLContext, path: Path) -> None:
         raise TlsError(f'client CA "{path}" has certificates that cannot be read; check that it is PEM') from None
     if not context.get_ca_certs():
         raise TlsError(f'client CA "{path}" holds no CA; give the one that signs the certificates of clients')
+    if any(each.is_delta for each in _revocation_lists(data)):  # OpenSSL would take it for a whole one
+        raise TlsError(f'client CA "{path}" has a list of what else was revoked (delta CRL); give whole lists alone')
     if _CRL_BEGIN in data:
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN  # a CA may be revoked by the one above it
     context.verify_mode = ssl.CERT_REQUIRED
+    context.num_tickets = 0  # who resumes a session is not verified again; `ssl` has no such switch for TLS 1.2
