@@ -344,6 +344,23 @@ def test_a_list_that_comes_while_files_are_read_is_noticed(authority: Authority)
     assert WatchedTls(Replaced(pair.certificate, pair.key, client_ca)).reload_if_changed()
 
 
+def test_a_file_that_is_half_written_lets_no_revoked_client_in(authority: Authority) -> None:
+    client_ca = authority.certificate.with_name("clients.pem")
+    whole = authority.certificate.read_bytes() + authority.revoke()
+    client_ca.write_bytes(whole)
+    watched = WatchedTls(files_of(authority.issue(), client_ca))
+    context = watched.context
+    client_ca.write_bytes(authority.certificate.read_bytes())
+    assert not watched.reload_if_changed()
+    assert watched.context is context
+    client_ca.write_bytes(whole)
+    assert not watched.reload_if_changed()
+    client_ca.write_bytes(authority.certificate.read_bytes())
+    assert not watched.reload_if_changed()
+    assert watched.reload_if_changed()  # it stays so: somebody means it
+    assert watched.context.verify_flags & ssl.VERIFY_CRL_CHECK_LEAF == 0
+
+
 def test_a_list_of_what_else_was_revoked_is_refused(authority: Authority) -> None:
     """It would count in place of the whole list, and who is in that would get in."""
     client_ca = authority.certificate.with_name("clients.pem")

@@ -77,6 +77,7 @@ class WatchedTls:
         self._loaded = self._file_versions()
         self._failed: object = None  # versions of files that could not be loaded
         self._warned = False
+        self._incomplete: object = None  # versions of files that have fewer lists of revoked certificates than before
         self._client_ca = self._read_client_ca()  # before it is loaded: what comes in between is noticed next time
         self.context = files.load()
         self._list_ends_at_s = self._next_list_end()
@@ -96,6 +97,9 @@ class WatchedTls:
             context = self._files.load()
         except TlsError as error:
             self._note_failed(versions, error)
+            return False
+        if _list_count(context) < _list_count(self.context) and versions != self._incomplete:
+            self._incomplete = versions  # somebody may be writing: only what stays so counts
             return False
         self.context = context
         before, self._client_ca = self._client_ca, client_ca
@@ -139,6 +143,10 @@ class WatchedTls:
         return tuple(
             _file_version(path) for path in (files.certificate, files.key, files.client_ca) if path is not None
         )
+
+
+def _list_count(context: ssl.SSLContext) -> int:
+    return context.cert_store_stats()["crl"]
 
 
 def _file_version(path: Path) -> tuple[int, int, int] | None:
