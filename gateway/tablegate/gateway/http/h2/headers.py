@@ -289,7 +289,11 @@ class RequestDecoder:
 
     def check_trailers(self, block: bytes) -> None:
         """Decode a request's trailers, and drop them; raise as `request` does."""
+        size = 0
         for name, value in self._fields(block):
+            size += len(name) + len(value) + _ENTRY_BYTES
+            if size > HEADER_BYTES_MAX:  # a byte may name a value of 4 KiB, and looking at that 16,000 times takes long
+                raise Http2StreamError(PROTOCOL_ERROR)
             _check_name(name)
             if value.strip(_SPACES) != value or any(byte in value for byte in (b"\n", b"\r", b"\0")):
                 raise Http2StreamError(PROTOCOL_ERROR)
