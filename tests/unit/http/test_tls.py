@@ -268,6 +268,28 @@ def test_revoked_clients_are_out_and_the_others_come_again(authority: Authority,
     asyncio.run(run())
 
 
+def test_streams_do_not_come_again_all_at_once(authority: Authority) -> None:
+    now_s = time.time()
+
+    async def run() -> None:
+        nonlocal now_s
+        client_ca = authority.certificate.with_name("clients.pem")
+        client_ca.write_bytes(authority.certificate.read_bytes())
+        context = client_context(authority, own=authority.issue("client"))
+        async with served(tls=files_of(authority.issue(), client_ca), wall_clock=lambda: now_s) as it:
+            for _ in range(4):
+                await (await connect(it, context)).send(LATER)
+            await until(lambda: len(it.app.seen) == 4)
+            client_ca.write_bytes(authority.certificate.read_bytes() + authority.revoke())
+            for seconds, left in ((0, 4), (VERIFIED_ANEW_S * 3 / 4, 2), (VERIFIED_ANEW_S / 4, 0)):
+                now_s += seconds
+                it.listener._timer.cancel()
+                it.listener._tick()
+                await it.accepted(left)
+
+    asyncio.run(run())
+
+
 def test_who_is_revoked_in_the_handshake_is_out_as_well(authority: Authority) -> None:
     now_s = time.time()
 

@@ -346,9 +346,9 @@ class Listener:
     def _verify_anew(self, now: float, wall_s: float) -> None:
         """Let all clients come again, where their certificates may be revoked, a few at a time."""
         for number, client in enumerate(self._connections.values(), 1):
-            retires_at_s = now + VERIFIED_ANEW_S / 2 * number / len(self._connections)
-            client.retires_at_s = min(client.retires_at_s, retires_at_s)
-            client.ends_at_s = min(client.ends_at_s, wall_s + VERIFIED_ANEW_S)
+            after_s = VERIFIED_ANEW_S / 2 * number / len(self._connections)
+            client.retires_at_s = min(client.retires_at_s, now + after_s)
+            client.ends_at_s = min(client.ends_at_s, wall_s + VERIFIED_ANEW_S / 2 + after_s)
 
 
 def _kept_bytes(client: _Client) -> int:
