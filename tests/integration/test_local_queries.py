@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,50 @@ def test_a_table_of_asyncio_answers_alike(server: ShelvesServer, tmp_path: Path)
             await table.get(("a", 7))
 
     with open_channel(server.address) as channel:
+        asyncio.run(use(channel))
+
+
+def test_who_waits_by_asyncio_takes_no_thread(tmp_path: Path) -> None:
+    """A thread that waits cannot be cancelled: with the loop's few threads all reads would stop, and the close."""
+    asked, row = query("SubscribeThings").request_class(), shelves().tables["things"].row_class
+
+    async def use(channel: grpc.Channel) -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        async with aio.LocalTable(stub(channel, "SubscribeThings"), asked, tmp_path, row=row) as table:
+            waiting = asyncio.create_task(table.wait_current())
+            with pytest.raises(TimeoutError, match="not current after"):
+                await table.wait_current(0.01)
+            reading = asyncio.create_task(table.count(max_staleness_s=1, max_wait_s=WAIT_S))
+            with pytest.raises(LocalReadError, match="has not heard"):
+                await table.count(max_staleness_s=1, max_wait_s=0.01)
+            await asyncio.to_thread(int)
+        with pytest.raises(RuntimeError, match="is closed"):
+            await waiting
+        with pytest.raises(LocalReadError, match="has not heard"):
+            await reading
+
+    with open_channel("127.0.0.1:1") as channel:
+        asyncio.run(asyncio.wait_for(use(channel), WAIT_S))
+
+
+def test_a_cancelled_open_of_asyncio_leaves_the_directory(tmp_path: Path) -> None:
+    asked, row = query("SubscribeThings").request_class(), shelves().tables["things"].row_class
+
+    async def use(channel: grpc.Channel) -> None:
+        async def opened() -> None:
+            async with aio.LocalTable(stub(channel, "SubscribeThings"), asked, tmp_path, row=row):
+                await asyncio.sleep(WAIT_S)
+
+        opening = asyncio.create_task(opened())
+        while not (tmp_path / "owner").exists():
+            await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        async with aio.LocalTable(stub(channel, "SubscribeThings"), asked, tmp_path, row=row) as table:
+            assert table.as_of is None
+
+    with open_channel("127.0.0.1:1") as channel:
         asyncio.run(use(channel))
 
 

@@ -1,10 +1,17 @@
-"""A local table for asyncio. A read of some keys is shorter than a turn of the loop; all that waits is in a thread."""
+"""A local table for asyncio. A read of some keys is shorter than a turn of the loop; a longer one is in a thread.
+
+Who waits, waits in the loop: a thread that waits cannot be cancelled, and the loop has few for all that read. To open
+and to close a table takes a thread of its own, so that none has to wait for those either.
+"""
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from datetime import datetime
-from typing import Any, Generic, Self
+from typing import Any, Generic, Self, TypeVar
 
 from google.protobuf.message import Message
 
@@ -16,6 +23,8 @@ from tablegate.client.local.table import Row
 from tablegate.client.streams import Method
 
 __all__ = ["LocalTable"]
+
+Answer = TypeVar("Answer")
 
 
 class LocalTable(Generic[Row]):
@@ -40,7 +49,13 @@ class LocalTable(Generic[Row]):
         self._opened: BlockingTable[Row] | None = None
 
     async def __aenter__(self) -> Self:
-        self._opened = await asyncio.to_thread(self._open)
+        opening = _begun(self._open)
+        try:
+            self._opened = await asyncio.wrap_future(opening)
+        except asyncio.CancelledError:
+            # The thread goes on, and what it opens would keep the directory.
+            await asyncio.shield(asyncio.wrap_future(_begun(lambda: _close_opened(opening))))
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -50,7 +65,7 @@ class LocalTable(Generic[Row]):
         """End it; the directory keeps the rows for the next one."""
         if self._opened is not None:
             # Also where the task is cancelled: a thread that is left behind would keep the directory.
-            await asyncio.shield(asyncio.to_thread(self._opened.close))
+            await asyncio.shield(asyncio.wrap_future(_begun(self._opened.close)))
 
     @property
     def _table(self) -> BlockingTable[Row]:
@@ -90,37 +105,88 @@ class LocalTable(Generic[Row]):
 
     async def wait_current(self, timeout_s: float | None = None) -> None:
         """Return when the copy is current; raise as the other form does."""
-        await asyncio.to_thread(self._table.wait_current, timeout_s)
+        table = self._table
+        is_over = await self._until(lambda: table.is_current or table._has_ended, timeout_s)
+        table._waited_current(timeout_s, is_over=is_over)
 
     async def get(self, key: Key, *, max_staleness_s: float | None = None, max_wait_s: float = 0.0) -> Row | None:
         """Return the row of a key; None where there is none."""
-        if max_wait_s:
-            return await asyncio.to_thread(self._table.get, key, max_staleness_s=max_staleness_s, max_wait_s=max_wait_s)
-        return self._table.get(key, max_staleness_s=max_staleness_s)
+        await self._fresh(max_staleness_s, max_wait_s)
+        return self._table.get(key)
 
     async def batch_get(
         self, keys: Iterable[Key], *, max_staleness_s: float | None = None, max_wait_s: float = 0.0
     ) -> list[Row | None]:
         """Return the rows of keys in their order, all of one moment; None for a key without one."""
-        return await asyncio.to_thread(
-            self._table.batch_get, keys, max_staleness_s=max_staleness_s, max_wait_s=max_wait_s
-        )
+        await self._fresh(max_staleness_s, max_wait_s)
+        return await asyncio.to_thread(self._table.batch_get, keys)
 
-    async def range(self, *leading: Any, **bounds: Any) -> list[Row]:
+    async def range(
+        self, *leading: Any, max_staleness_s: float | None = None, max_wait_s: float = 0.0, **bounds: Any
+    ) -> list[Row]:
         """Return rows in key order, by the arguments of the other form."""
+        await self._fresh(max_staleness_s, max_wait_s)
         return await asyncio.to_thread(lambda: self._table.range(*leading, **bounds))
 
     async def scan(self, *, max_staleness_s: float | None = None, max_wait_s: float = 0.0) -> AsyncIterator[Row]:
         """Yield all rows in key order, each as it is when it comes; a row that is there all the time comes once."""
-        rows = self._table.pages(max_staleness_s=max_staleness_s, max_wait_s=max_wait_s)
+        await self._fresh(max_staleness_s, max_wait_s)
+        rows = self._table.pages()
         while (page := await asyncio.to_thread(next, rows, None)) is not None:
             for row in page:
                 yield row
 
     async def count(self, *, max_staleness_s: float | None = None, max_wait_s: float = 0.0) -> int:
         """Return how many rows there are."""
-        return await asyncio.to_thread(self._table.count, max_staleness_s=max_staleness_s, max_wait_s=max_wait_s)
+        await self._fresh(max_staleness_s, max_wait_s)
+        return await asyncio.to_thread(self._table.count)
 
     def key_of(self, row: Row) -> Key:
         """Return the key of a row, as `get` is given it."""
         return self._table.key_of(row)
+
+    async def _fresh(self, max_staleness_s: float | None, max_wait_s: float) -> None:
+        """Return once the copy is as fresh as that; raise `LocalReadError` after `max_wait_s`."""
+        if max_staleness_s is None:
+            return
+        table, asked_s = self._table, max_staleness_s
+        if max_wait_s > 0:
+            await self._until(lambda: table._has_ended or not table._unmet_reason(asked_s), max_wait_s)
+        table._require(asked_s, 0.0)
+
+    async def _until(self, is_met: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait until `is_met`, or so long; return whether it is met."""
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # of a loop that is closed
+                loop.call_soon_threadsafe(changed.set)
+
+        with self._table._listened(tell), suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not is_met():
+                    await changed.wait()
+                    changed.clear()
+        return is_met()
+
+
+def _begun(do: Callable[[], Answer]) -> Future[Answer]:
+    """Begin it in a thread of its own."""
+    future: Future[Answer] = Future()
+
+    def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(do())
+        except BaseException as error:  # noqa: BLE001 - whoever awaits it gets it
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="tablegate-local-table-opening").start()
+    return future
+
+
+def _close_opened(opening: Future[BlockingTable[Any]]) -> None:
+    wait([opening])
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

@@ -532,7 +532,8 @@ def _own(path: Path) -> int:
         process = os.pread(owner, 20, 0).decode(errors="replace")
         os.close(owner)
         if isinstance(error, BlockingIOError):
-            text = f'"{path}" is in use by process {process}: give each local table a directory of its own'
+            user = f"process {process}" if process else "another process"  # which has not said yet who it is
+            text = f'"{path}" is in use by {user}: give each local table a directory of its own'
         else:
             text = f'cannot use "{path}" ({error.strerror}): give a directory on a local disk'
         raise LocalTableError(text) from None

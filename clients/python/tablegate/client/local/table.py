@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, Self, TypeVar
@@ -85,6 +86,7 @@ class LocalTable(Generic[Row]):
         self._key = KeyEncoder(row.DESCRIPTOR)
         self._freshness = freshness or Freshness()
         self._changed = threading.Condition()  # whether it is current or fresher, or has ended
+        self._listeners: set[Callable[[], None]] = set()  # are told so, too
         self._is_current = False
         self._is_checked = False  # whether a gateway has sent rows of the message that `row` is
         self._has_ended = False
@@ -157,9 +159,14 @@ class LocalTable(Generic[Row]):
         closed.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self.is_current or self._has_ended, timeout_s):
-                trouble = f": {self._trouble}" if self._trouble else ""
-                raise TimeoutError(f"the copy is not current after {timeout_s:g} s{trouble}")
+            is_over = self._changed.wait_for(lambda: self.is_current or self._has_ended, timeout_s)
+        self._waited_current(timeout_s, is_over=is_over)
+
+    def _waited_current(self, timeout_s: float | None, *, is_over: bool) -> None:
+        """Raise what `wait_current` does after it has waited."""
+        if not is_over:
+            trouble = f": {self._trouble}" if self._trouble else ""
+            raise TimeoutError(f"the copy is not current after {timeout_s:g} s{trouble}")
         if self._error is not None:
             raise self._error
         if self._has_ended:
@@ -256,6 +263,23 @@ class LocalTable(Generic[Row]):
         """Return the key of a row, as `get` is given it."""
         return self._key.key_of(row)
 
+    @contextmanager
+    def _listened(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Call it, in the table's thread, when it is current or fresher, or has ended."""
+        with self._changed:
+            self._listeners.add(listener)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._listeners.remove(listener)
+
+    def _tell_changed(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+            for listener in self._listeners:
+                listener()
+
     def _require(self, max_staleness_s: float | None, max_wait_s: float) -> None:
         """Return where a read can be answered, and is as fresh as that; else raise `LocalReadError`."""
         if max_staleness_s is not None:
@@ -311,10 +335,9 @@ class LocalTable(Generic[Row]):
             self._error = error
         finally:
             self._directory.roll_back()
-            with self._changed:
-                self._has_ended = True
-                self._trouble = str(self._error or "") or self._trouble
-                self._changed.notify_all()
+            self._trouble = str(self._error or "") or self._trouble
+            self._has_ended = True
+            self._tell_changed()
 
     def _follow(self) -> None:
         """Apply what a subscription gives, from where the directory is, until the table is closed."""
@@ -366,8 +389,7 @@ class LocalTable(Generic[Row]):
         self._commit()
         self._freshness.heard(as_of_us / 1e6)
         self._is_current, self._trouble = True, ""
-        with self._changed:
-            self._changed.notify_all()
+        self._tell_changed()
 
     def _commit(self) -> None:
         self._directory.commit(self._writing)
