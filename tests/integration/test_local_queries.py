@@ -1,6 +1,7 @@
 """A local table answers the contract's queries as gateways do: the same requests, the same answers and refusals."""
 
 import asyncio
+import base64
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,7 @@ ASKED = (
     "ScanThings",
 )
 REQUESTS = 60  # of each method
+INFINITE = base64.urlsafe_b64encode(b'["", Infinity, 0, null]').decode()  # is JSON to Python
 
 
 @pytest.fixture
@@ -159,7 +161,7 @@ def test_tokens_of_others_are_refused(server: ShelvesServer, tmp_path: Path) -> 
         theirs = stub(channel, "ListThings")(asked).next_page_token
         ours = stub(table.channel, "ListThings")(asked).next_page_token
         refused = ("INVALID_ARGUMENT", "INVALID_PAGE_TOKEN")
-        for wrong in (theirs, "x", "é", "W10=", ours[:-4], ours + "A"):
+        for wrong in (theirs, "x", "é", "W10=", INFINITE, ours[:-4], ours + "A"):
             asked.page_token = wrong
             assert refusal(table.channel, "ListThings", asked) == refused, wrong
         asked.page_token = ours

@@ -3,15 +3,18 @@
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
-from tablegate.client.local.directory import CopyDirectory, CopyState
+from tablegate.client.local.directory import CopyDirectory, CopyState, LocalTableError
 from tablegate.client.local.freshness import Freshness
 from tablegate.client.local.keys import KeyEncoder
 from tablegate.gateway.contract.keys import encode_key
@@ -82,6 +85,42 @@ def test_a_directory_is_closed_to_what_its_process_forks(tmp_path: Path) -> None
     )
     closed = f'the local table in "{tmp_path}" is closed to a process that was forked: open tables afterwards'
     assert sorted(done.stdout.splitlines()) == ["opened again", closed]
+
+
+def test_a_directory_closes_while_threads_read_for_the_first_time(tmp_path: Path) -> None:
+    directory = _directory(tmp_path)
+    over = threading.Event()
+
+    def read() -> None:
+        with suppress(LocalTableError):
+            directory.get(b"key")
+        over.wait()
+
+    threads: list[threading.Thread] = []
+
+    def start() -> None:
+        threads.append(threading.Thread(target=read))
+        threads[-1].start()
+        threads[-1].join(0.02)  # by then it has read, or waits
+
+    def on_event(frame: FrameType, event: str, _: object) -> Any:
+        # One more thread reads at each line of the close where the readers are gone through.
+        if frame.f_code.co_qualname == "WeakSet.__iter__" and event == "line" and len(threads) < 8:
+            start()
+        return on_event
+
+    start()
+    start()
+    before = sys.gettrace()
+    sys.settrace(on_event)
+    try:
+        directory.close()
+    finally:
+        sys.settrace(before)
+        over.set()
+    for thread in threads:
+        thread.join()
+    _directory(tmp_path).close()
 
 
 @pytest.mark.parametrize("wrong_s", [-3_600.0, 3_600.0])

@@ -158,11 +158,11 @@ class LocalTable(Generic[Row]):
         """Wait until `is_met`, or so long; return whether it is met."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
-        def tell() -> None:
+        def wake() -> None:
             with suppress(RuntimeError):  # of a loop that is closed
                 loop.call_soon_threadsafe(changed.set)
 
-        with self._table._listened(tell), suppress(TimeoutError):
+        with self._table._listened(wake), suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not is_met():
                     await changed.wait()

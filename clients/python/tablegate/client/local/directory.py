@@ -179,6 +179,7 @@ class CopyDirectory:
         self._write: Any = None  # the transaction of what is not committed yet
         self._local = threading.local()
         self._readers: weakref.WeakSet[_Reader] = weakref.WeakSet()
+        self._registering = threading.Lock()
         self._is_closed = False
         self.is_forked = False  # whether this process was forked from the one that has it
         self._owner = _own(self.path)
@@ -274,7 +275,7 @@ class CopyDirectory:
         assert self._write is None, "whoever writes has to end first, with a commit or without"
         self._is_closed = True
         # A read that has begun ends in microseconds; the file must not go from under it.
-        while any(reader.is_busy for reader in self._readers):
+        while self._is_read():
             threading.Event().wait(0.001)
         with suppress(lmdb.Error):  # then it does not say that it was closed, which is right
             self._env.sync(True)
@@ -391,8 +392,13 @@ class CopyDirectory:
             reader: _Reader = self._local.reader
         except AttributeError:
             reader = self._local.reader = _Reader()
-            self._readers.add(reader)
+            with self._registering:
+                self._readers.add(reader)
         return reader
+
+    def _is_read(self) -> bool:
+        with self._registering:  # a thread may read for the first time, to be told that it is closed
+            return any(reader.is_busy for reader in self._readers)
 
     # Writing.
 

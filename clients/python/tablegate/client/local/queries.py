@@ -631,7 +631,7 @@ class _Tokens:
             digest, *where = json.loads(base64.b64decode(text.encode("ascii"), b"-_", validate=True))
             copy, given, after = where
             token = _Token(int(copy), int(given), None if after is None else bytes.fromhex(after))
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError, RecursionError, OverflowError):
             raise self._refusal() from None
         if digest != self._digest(request, where):
             raise self._refusal()

@@ -274,7 +274,7 @@ class LocalTable(Generic[Row]):
             with self._changed:
                 self._listeners.remove(listener)
 
-    def _tell_changed(self) -> None:
+    def _announce_change(self) -> None:
         with self._changed:
             self._changed.notify_all()
             for listener in self._listeners:
@@ -337,7 +337,7 @@ class LocalTable(Generic[Row]):
             self._directory.roll_back()
             self._trouble = str(self._error or "") or self._trouble
             self._has_ended = True
-            self._tell_changed()
+            self._announce_change()
 
     def _follow(self) -> None:
         """Apply what a subscription gives, from where the directory is, until the table is closed."""
@@ -389,7 +389,7 @@ class LocalTable(Generic[Row]):
         self._commit()
         self._freshness.heard(as_of_us / 1e6)
         self._is_current, self._trouble = True, ""
-        self._tell_changed()
+        self._announce_change()
 
     def _commit(self) -> None:
         self._directory.commit(self._writing)
