@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,13 @@ def test_own_imports_are_found_beside_and_above(tmp_path):
     names = [file.name for file in load_descriptors(path).file]
     assert {"common/place.proto", "shared/kind.proto", "types/currency.proto"} <= set(names)
     assert names[-1] == "shop/visits/v1/visits.proto"
+
+
+def test_a_contract_of_many_empty_lines_is_read_at_once(tmp_path):
+    path = place(tmp_path, "ratings.proto", RATINGS + "\n" * 50_000 + "// the end\n")
+    began_s = time.thread_time()
+    assert bind(load_descriptors(path)).tables
+    assert time.thread_time() - began_s < 1
 
 
 def test_a_descriptor_set_is_read(tmp_path):

@@ -21,9 +21,9 @@ from tablegate.v1 import options_pb2  # noqa: F401 - options are only read where
 PROTOC_TIMEOUT_S = 60
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_PACKAGE = re.compile(r"^\s*package\s+([\w.]+)\s*;", re.MULTILINE)
+_PACKAGE = re.compile(r"^[^\S\n]*package\s+([\w.]+)\s*;", re.MULTILINE)
 _IS_NO_ERROR = re.compile(r": warning:|^WARNING: All log messages before|^[IWE]\d{4} .*\] ")  # the rest is of its log
-_IMPORT = re.compile(r"""^\s*import\s+(?:public\s+|weak\s+)?["']([^"']+)["']\s*;""", re.MULTILINE)
+_IMPORT = re.compile(r"""^[^\S\n]*import\s+(?:public\s+|weak\s+)?["']([^"']+)["']\s*;""", re.MULTILINE)
 
 
 class DescriptorError(Exception):
