@@ -36,6 +36,12 @@ ALERT = "Receive failed: error:0A000412:SSL routines::ssl/tls alert bad certific
                 "oauth_client_id, its secret or oauth_scope"
             ),
         ),
+        (
+            SERVERS,
+            "_BAD_MSG",
+            "one:9093/bootstrap: Receive failed: Invalid response size 1213486160 (0..100000000): increase receive",
+            "is no broker, or one of TLS: it answers in another protocol; correct bootstrap or protocol",
+        ),
         (USER, "_SSL", UNPROVED, 'has a certificate that ca_file "/ca.pem" does not prove; give the CA that signed it'),
         (
             SERVERS,

@@ -35,9 +35,11 @@ def refused_right(client: Mapping[str, Any], error: str, right: Right) -> str | 
 
 def refused_connection(client: Mapping[str, Any], error: str, text: str) -> str | None:
     """Return why brokers do not let this client in, by librdkafka's error of that name; None where they are away."""
+    kafka = f"Kafka at {client['bootstrap.servers']}"
+    if error == "_BAD_MSG" and "Invalid response size" in text:  # its advice is to accept messages of a gigabyte
+        return f"{kafka} is no broker, or one of TLS: it answers in another protocol; correct bootstrap or protocol"
     if error not in _ABOUT_CONNECTIONS:
         return None
-    kafka = f"Kafka at {client['bootstrap.servers']}"
     if error == "_AUTHENTICATION":
         if TOKEN_OPTION in client:
             return (
