@@ -487,6 +487,42 @@ BUGS = [
         "replace(tls)",
         "tests/unit/server/test_admin.py::test_with_mtls_on_the_data_port_probes_need_no_certificate",
     ),
+    # Revoked clients.
+    Bug(
+        "who is in the handshake need not come again",
+        GATEWAY + "http/listener.py",
+        'min(client.ends_at_s, transport.get_extra_info("certificate_ends_at_s", math.inf))',
+        'transport.get_extra_info("certificate_ends_at_s", math.inf)',
+        "tests/unit/http/test_tls.py::test_who_is_revoked_in_the_handshake_is_out_as_well",
+    ),
+    Bug(
+        "an authority is not revoked by the one above it",
+        GATEWAY + "http/tls.py",
+        "ssl.VERIFY_CRL_CHECK_CHAIN",
+        "ssl.VERIFY_CRL_CHECK_LEAF",
+        "tests/unit/http/test_tls.py::test_clients_of_a_revoked_authority_are_out",
+    ),
+    Bug(
+        "clients that show a certificate resume sessions",
+        GATEWAY + "http/tls.py",
+        "    context.num_tickets = 0 ",
+        "    context.num_tickets = 2 ",
+        "tests/unit/http/test_tls.py::test_session_is_resumed_but_not_by_who_is_to_be_verified",
+    ),
+    Bug(
+        "a half-written list of revoked clients counts",
+        GATEWAY + "http/tls.py",
+        "_list_count(context) < _list_count(self.context) and",
+        "False and",
+        "tests/unit/http/test_tls.py::test_a_file_that_is_half_written_lets_no_revoked_client_in",
+    ),
+    Bug(
+        "trailers may count any number of bytes",
+        GATEWAY + "http/h2/headers.py",
+        "            if size > HEADER_BYTES_MAX:  # a byte",
+        "            if False:  # a byte",
+        "tests/unit/http/test_http2_requests.py::test_wrong_body_is_reset",
+    ),
     # Clients.
     Bug(
         "the client forgets the newest token",
