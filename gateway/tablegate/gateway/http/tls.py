@@ -1,11 +1,10 @@
 """Certificates of the port: read from files, and read again when they change."""
 
-import base64
+import binascii
 import contextlib
 import logging
 import math
 import os
-import re
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ PROTOCOLS = ("h2", "http/1.1")
 
 _PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _CRL_BEGIN = b"-----BEGIN X509 CRL-----"
-_CRL = re.compile(_CRL_BEGIN + rb"(.*?)-----END X509 CRL-----", re.DOTALL)
 _TAG_UTC_TIME, _TAG_GENERALIZED_TIME, _TAG_VERSION, _TAG_CRL_EXTENSIONS = 0x17, 0x18, 0xA0, 0xA0  # in DER
 _DELTA_CRL_INDICATOR = b"\x06\x03\x55\x1d\x1b"  # the extension's identifier, 2.5.29.27, in DER
 
@@ -221,9 +219,9 @@ class _RevocationList:
 
 def _revocation_lists(pem: bytes) -> Iterator[_RevocationList]:
     """Yield what the lists say of themselves (RFC 5280, section 5.1), without those that cannot be read."""
-    for text in _CRL.findall(pem):
+    for text in pem.split(_CRL_BEGIN)[1:]:
         with contextlib.suppress(ValueError, IndexError):
-            [(_, signed_list)] = _der_elements(base64.b64decode(text))
+            [(_, signed_list)] = _der_elements(binascii.a2b_base64(text[: text.index(b"-----")]))
             _, content = _der_elements(signed_list)[0]
             fields = _der_elements(content)
             times = [_der_time(*each) for each in fields if each[0] in (_TAG_UTC_TIME, _TAG_GENERALIZED_TIME)]
