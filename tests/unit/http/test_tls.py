@@ -127,47 +127,46 @@ def test_long_body_is_refused_while_it_comes(authority: Authority, files: TlsFil
     asyncio.run(run())
 
 
-def resumed(port: int, context: ssl.SSLContext) -> bool | None:
-    """Return whether a second connection is of the session of the first."""
-    session = None
-    for _ in range(2):
-        raw = socket.create_connection(("127.0.0.1", port))
-        with context.wrap_socket(raw, server_hostname="localhost", session=session) as client:
-            client.sendall(GET)
-            assert client.recv(1_000).startswith(b"HTTP/1.1 200")
-            session, reused = client.session, client.session_reused
-    return reused
+def greeted(
+    port: int, context: ssl.SSLContext, session: ssl.SSLSession | None
+) -> tuple[ssl.SSLSession | None, bool | None]:
+    """Return the session of a connection that is answered, and whether it is the one it came with."""
+    raw = socket.create_connection(("127.0.0.1", port))
+    with context.wrap_socket(raw, server_hostname="localhost", session=session) as client:
+        client.sendall(GET)
+        assert client.recv(1_000).startswith(b"HTTP/1.1 200")  # behind the ticket
+        return client.session, client.session_reused
 
 
 @pytest.mark.parametrize("shows_certificate", [False, True])
-def test_session_is_resumed_but_not_by_who_is_to_be_verified(authority: Authority, shows_certificate: bool) -> None:
+def test_session_is_resumed(authority: Authority, shows_certificate: bool) -> None:
     async def run() -> None:
         async with served(tls=files_of(authority.issue(), authority.certificate if shows_certificate else None)) as it:
             context = client_context(authority, own=authority.issue("client"))
-            assert await asyncio.to_thread(resumed, it.listener.port, context) is not shows_certificate
+            session, _ = await asyncio.to_thread(greeted, it.listener.port, context, None)
+            _, reused = await asyncio.to_thread(greeted, it.listener.port, context, session)
+            assert reused
 
     asyncio.run(run())
 
 
-def test_no_session_is_resumed_once_the_list_is_over(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
-    """Of TLS 1.2: who resumes one is not verified again."""
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_no_session_is_resumed_once_the_list_is_over(
+    authority: Authority, version: ssl.TLSVersion, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who resumes one is not verified again."""
     now_s = time.time()
     client_ca = authority.certificate.with_name("clients.pem")
     client_ca.write_bytes(authority.certificate.read_bytes() + authority.revoke())
     context = client_context(authority, own=authority.issue("client"))
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-
-    def shake_hands(port: int, session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool | None]:
-        raw = socket.create_connection(("127.0.0.1", port))
-        with context.wrap_socket(raw, server_hostname="localhost", session=session) as client:
-            return client.session, client.session_reused
+    context.maximum_version = version
 
     async def run() -> None:
         nonlocal now_s
         async with served(tls=files_of(authority.issue(), client_ca), wall_clock=lambda: now_s) as it:
             session = None
             for reused in (False, True, False):
-                session, got = await asyncio.to_thread(shake_hands, it.listener.port, session)
+                session, got = await asyncio.to_thread(greeted, it.listener.port, context, session)
                 assert got is reused
                 if reused:
                     assert not caplog.records

@@ -64,8 +64,8 @@ class TlsFiles:
 class WatchedTls:
     """The context of the files as they are now; of how they last were good, where they are not. One event loop.
 
-    A client of TLS 1.2 that comes again with a session of before is not verified again. The sessions of a context go
-    with it, so there is another one when a list of revoked certificates is over, as there is when the files change.
+    A client that comes again with a session of before is not verified again. The sessions of a context go with it, so
+    there is another one when a list of revoked certificates is over, as there is when the files change.
     """
 
     def __init__(self, files: TlsFiles, wall_clock: Callable[[], float] = time.time) -> None:
@@ -256,4 +256,3 @@ def _load_client_ca(context: ssl.SSLContext, path: Path) -> None:
     if _CRL_BEGIN in data:
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN  # a CA may be revoked by the one above it
     context.verify_mode = ssl.CERT_REQUIRED
-    context.num_tickets = 0  # who resumes a session is not verified again; `ssl` has no such switch for TLS 1.2
