@@ -344,6 +344,21 @@ except SystemExit:
     assert "Fatal Python error: Segmentation fault" in crashed.stderr
 
 
+def test_an_interrupt_while_commands_are_imported_says_nothing() -> None:
+    program = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "tablegate.gateway.cli.main":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from tablegate.gateway.cli import main
+main()
+"""
+    interrupted = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (interrupted.returncode, interrupted.stderr) == (-signal.SIGINT, "")
+
+
 def test_a_home_that_cannot_be_written_to_gets_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     asked = {"HOME": str(tmp_path / "file" / "home"), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}

@@ -1,5 +1,16 @@
 """The command line, `tablegate`."""
 
-from tablegate.gateway.cli.main import main
+import signal
 
-__all__ = ["main"]
+
+def main() -> None:
+    """Run the command that the command line names."""
+    # To import it takes a while, in which Ctrl-C ends this without a word, and not with a stack trace.
+    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_heard:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from tablegate.gateway.cli.main import main as run
+
+    if is_heard:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run()
