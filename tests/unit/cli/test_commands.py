@@ -344,6 +344,13 @@ except SystemExit:
     assert "Fatal Python error: Segmentation fault" in crashed.stderr
 
 
+@pytest.mark.parametrize("others", [[], ["--contract", "b.proto"]])
+def test_serve_says_how_a_contract_is_given(others: list[str]) -> None:
+    result = _run("serve", "a.proto", *others)
+    assert result.exit_code == 2
+    assert "Contracts are given by an option: tablegate serve --contract a.proto" in result.stderr
+
+
 def test_an_interrupt_while_commands_are_imported_says_nothing() -> None:
     program = """
 import os, signal, sys

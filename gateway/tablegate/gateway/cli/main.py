@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from tablegate.gateway.cli import ask, operating, show
 from tablegate.gateway.cli.access import access
@@ -59,6 +59,18 @@ class JobCommands(TyperGroup):
         return group
 
 
+class ServeCommand(TyperCommand):
+    """Says how a contract is given to those who give it as `check` takes it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; fail where one stands without its option."""
+        if not ctx.resilient_parsing and "--help" not in args:
+            _, more, _ = self.make_parser(ctx).parse_args(args=[*args])
+            if more:
+                ctx.fail(f"Contracts are given by an option: tablegate serve --contract {more[0]}")
+        return super().parse_args(ctx, args)
+
+
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "get": ask.get,
     "range": ask.range_,
@@ -82,7 +94,7 @@ app = typer.Typer(
     context_settings={"auto_envvar_prefix": "TABLEGATE"},
 )
 for name, command in COMMANDS.items():
-    app.command(name)(command)
+    app.command(name, cls=ServeCommand if command is operating.serve else None)(command)
 app.add_typer(
     typer.Typer(
         cls=JobCommands, no_args_is_help=True, help="Run the PySpark jobs that keep tables, and look after them."
