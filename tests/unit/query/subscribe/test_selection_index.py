@@ -100,6 +100,14 @@ def test_who_had_the_row_finds_that_it_goes(row: bytes | None) -> None:
     assert set(found) == ({"a"} if row is None else {"a", "b"})
 
 
+def test_beginnings_of_several_lengths_are_found() -> None:
+    index: SelectionIndex[bytes] = SelectionIndex(bytes)
+    for start in (b"a", b"ab", b"abc", b"b"):
+        index.add(start, Selection(PARTITIONS, start, after_prefix(start)))
+    found = found_in(index, [(PARTITIONS[0], [change(b"abx", b"ab", None)])])
+    assert set(found) == {b"a", b"ab"}
+
+
 def test_nothing_is_left_of_what_was_removed() -> None:
     index: SelectionIndex[int] = SelectionIndex(bytes)
     everything = Selection(PARTITIONS, b"", None)
