@@ -60,6 +60,7 @@ from tablegate.v1.query_pb2 import (
 UNSERVED_CHECK_S = 1.0  # of a table that was served and is not now: nothing may notify of its return
 CONFLATED_ROWS_MAX = 5_000  # changes that a slow subscriber catches up on at once
 CONFLATED_BYTES_MAX = 256 * 1024
+DUE_TOGETHER_S = 0.02  # each stream alone would take a round of the event loop, and a write to its connection
 
 
 class SubscribePlan(SubscribeReader):
@@ -517,7 +518,8 @@ class LocalStream:
 
     def _set_timer(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._pace.seconds_to_wait(), self._on_time, context=self._plan.publisher.context)
+        due_s = math.ceil((loop.time() + self._pace.seconds_to_wait()) / DUE_TOGETHER_S) * DUE_TOGETHER_S
+        self._timer = loop.call_at(due_s, self._on_time, context=self._plan.publisher.context)
 
     def _go_on(self) -> None:
         wake = self._wake
