@@ -68,11 +68,6 @@ def _load(path: Path, rows: int) -> FilledTable:
     """Fill a store, and close it."""
     table = FilledTable(LmdbStore(path), catalogue_of().tables["ratings"], PARTITIONS)
     table.publish(phase=Phase.RESTORING)
-    with table.store.snapshot() as snapshot:
-        state = snapshot.table(table.table.name)
-    assert state is not None
-    state.row_digest = table.table.row_digest
-    table.store.put_table(table.table.name, state)
     numbers, store_s = _numbers(table, rows), 0.0
     for partition in map(Partition, range(PARTITIONS)):
         say(f"storing partition {partition}")

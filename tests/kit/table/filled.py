@@ -75,7 +75,7 @@ class FilledTable:
         """Make the table known, with empty partitions."""
         self.store_id = self.store.new_store_id()
         self.next_offsets = {Partition(number): 0 for number in range(self.partition_count)}
-        state = TableState(store_id=self.store_id, problem=problem)
+        state = TableState(store_id=self.store_id, problem=problem, row_digest=self.table.row_digest)
         state.manifest.table = self.table.name
         state.manifest.generation = self.generation
         state.manifest.partition_count = self.partition_count
@@ -155,11 +155,6 @@ def live_partition(store: StoreWriter, rows: int) -> FilledTable:
     """Return the ratings table of an empty store, with one partition that is LIVE and can be given to others."""
     table = FilledTable(store, catalogue_of().tables["ratings"], 1)
     table.publish(phase=Phase.RESTORING)
-    with store.snapshot() as snapshot:
-        state = snapshot.table(table.table.name)
-    assert state is not None
-    state.row_digest = table.table.row_digest
-    store.put_table(table.table.name, state)
     for start in range(0, rows, ROWS_AT_ONCE):
         table.put(rating(number) for number in range(start, min(rows, start + ROWS_AT_ONCE)))
     table.move(partition=0, phase=Phase.LIVE)

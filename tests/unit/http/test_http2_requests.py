@@ -191,10 +191,9 @@ _WRONG_BODIES = {
     "line feed in trailers": head(1, request(b"/echo")) + head(1, block((b"a", b"b\nc")), ended=True),
     "zero byte in trailers": head(1, request(b"/echo")) + head(1, block((b"a", b"\0")), ended=True),
     "space at the end of trailers": head(1, request(b"/echo")) + head(1, block((b"a", b"b ")), ended=True),
+    # One of 4 KB is kept in the table, then named four times by its index.
     "trailers that count too many bytes": head(1, request(b"/echo"))
-    + head(
-        1, b"\x40\x01x\x7f\xa1\x1e" + b"y" * 4_000 + b"\xbe" * 4, ended=True
-    ),  # one that is kept, and named by index
+    + head(1, b"\x40\x01x\x7f\xa1\x1e" + b"y" * 4_000 + b"\xbe" * 4, ended=True),
     "trailers that do not end": head(1, request(b"/echo")) + head(1, block((b"a", b"b"))),
     "trailers that do not end, and an empty end": head(1, request(b"/echo"))
     + head(1, block((b"a", b"b")))

@@ -18,7 +18,7 @@ from tablegate.gateway.query.call import StreamMethod
 from tablegate.gateway.query.errors import InvalidResumeToken, QueryError, StreamExpired
 from tablegate.gateway.query.limits import QueryLimits
 from tablegate.gateway.query.subscribe.broadcaster import Subscriber
-from tablegate.gateway.query.subscribe.local import LocalStream
+from tablegate.gateway.query.subscribe.local import DUE_TOGETHER_S, LocalStream
 from tablegate.gateway.query.subscribe.subscription import Subscription
 from tablegate.gateway.stores.base import Phase
 from tablegate.gateway.stores.changes import NotifyingStore, StoreChanges
@@ -334,6 +334,38 @@ def test_a_stream_ends_in_time_whenever_progress_is_due(timeout_s: float | None,
 
     asyncio.run(talk())
     world.gate.close()
+
+
+class NotingLoop(asyncio.SelectorEventLoop):
+    """Notes when parked streams are due."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.due_s: list[float] = []
+
+    @override
+    def call_at(self, when: float, callback: Any, *arguments: Any, context: Any = None) -> asyncio.TimerHandle:
+        if getattr(callback, "__func__", None) is LocalStream._on_time:
+            self.due_s.append(when)
+        return super().call_at(when, callback, *arguments, context=context)
+
+
+def test_streams_that_are_due_within_moments_are_due_together(tmp_path: Path) -> None:
+    world, loop = World(1, tmp_path), NotingLoop()
+
+    async def talk() -> None:
+        clients = [world.open("ann", Copy(), **OFTEN) for _ in range(3)]
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(loop.due_s) < 3 * len(clients):
+                await asyncio.sleep(0.001)
+        for client in clients:
+            client.go()
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(talk())
+    world.gate.close()
+    slots = [due_s / DUE_TOGETHER_S for due_s in loop.due_s]
+    assert slots == pytest.approx([round(slot) for slot in slots], rel=0, abs=0.01)
 
 
 def test_a_stream_that_has_yet_to_begin_hears_of_a_new_policy(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ and to close a table takes a thread of its own, so that none has to wait for tho
 
 import asyncio
 import os
-import threading
 from collections.abc import AsyncIterator, Callable, Iterable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
@@ -171,19 +170,12 @@ class LocalTable(Generic[Row]):
 
 
 def _begun(do: Callable[[], Answer]) -> Future[Answer]:
-    """Begin it in a thread of its own."""
-    future: Future[Answer] = Future()
-
-    def run() -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(do())
-        except BaseException as error:  # noqa: BLE001 - whoever awaits it gets it
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="tablegate-local-table-opening").start()
-    return future
+    """Begin it in a thread of its own, which ends with it."""
+    thread = ThreadPoolExecutor(1, "tablegate-local-table-of-asyncio")
+    try:
+        return thread.submit(do)
+    finally:
+        thread.shutdown(wait=False)
 
 
 def _close_opened(opening: Future[BlockingTable[Any]]) -> None:

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-TURN_S = 0.0005  # of one round of the loop, for all streams together: a call waits that long, a round costs 0.02 ms
+TURN_S = 0.0005  # of one round of the loop, for all streams together: so long may a call wait for them
 _WEIGHT = 0.25  # of the last round in the mean cost of a turn
 
 
