@@ -35,6 +35,7 @@ REQUEST = TransferRequest(
     generation=1,
     changelog_topic_id="id of ratings-g1-changelog",
     format=layout.FORMAT_VERSION,
+    row_digest=catalogue_of().tables["ratings"].row_digest,
 )
 
 
