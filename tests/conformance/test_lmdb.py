@@ -24,6 +24,7 @@ from tests.kit.store.crash_writer import KEYS, batch_of
 
 ID, P0 = StoreId(1), Partition(0)
 KILLS = 20
+PAGE_BYTES = 4_096
 
 
 def fill(path: Path, *, boot_id: str = "boot", rows: int = 1) -> LmdbStore:
@@ -105,6 +106,32 @@ def test_a_cut_file_is_refused(tmp_path: Path) -> None:
     os.truncate(tmp_path / "store" / DATA_FILE, 200_000)
     with pytest.raises(StoreCorrupt, match="is cut: 200000 of "):
         LmdbStore(tmp_path / "store")
+
+
+READS_ALL = """
+import sys
+from pathlib import Path
+from tablegate.gateway.stores.base import StoreCorrupt
+from tablegate.gateway.stores.lmdb.store import LmdbStore
+from tests.conformance.test_lmdb import ID, P0
+
+try:
+    with LmdbStore(Path(sys.argv[1]), boot_id="boot").snapshot() as snapshot:
+        print(len(snapshot.range(ID, P0, start=b"", end=None, limit=10**6)))
+except StoreCorrupt:
+    print("corrupt")
+"""
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("missing_pages", [1, 40, 200])
+def test_a_file_whose_tail_was_cut_ends_no_process(tmp_path: Path, missing_pages: int) -> None:
+    fill(tmp_path / "store", rows=50_000).close()
+    file = tmp_path / "store" / DATA_FILE
+    os.truncate(file, file.stat().st_size - missing_pages * PAGE_BYTES)
+    command = [sys.executable, "-c", READS_ALL, str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.strip()) in [(0, "corrupt"), (0, "50000")]
 
 
 def test_a_path_that_cannot_be_is_said(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import lmdb
 import pytest
 
 from tablegate.client.local.directory import CopyDirectory, CopyState, LocalTableError
@@ -65,7 +66,7 @@ def test_a_copy_of_an_open_directory_is_made_anew(tmp_path: Path) -> None:
     state = write(range(5_000), source.publish_copy(source.state))
     state = write([1], state)
     copy = tmp_path / "copy"
-    copy.mkdir()
+    _directory(copy).close()
     with (tmp_path / "source/data.mdb").open("rb", buffering=0) as read, (copy / "data.mdb").open("wb") as written:
         while piece := read.read(64 * PAGE_BYTES if read.tell() else 8 * PAGE_BYTES):
             written.write(piece)
@@ -77,6 +78,48 @@ def test_a_copy_of_an_open_directory_is_made_anew(tmp_path: Path) -> None:
     whole = _directory(tmp_path / "source")
     assert (whole.state.token, whole.count()) == (state.token, 5_000)
     whole.close()
+
+
+def test_entries_of_rows_that_are_over_are_hidden(tmp_path: Path) -> None:
+    over = set[bytes]()
+    directory = CopyDirectory(
+        tmp_path,
+        "rows",
+        map_bytes=2**30,
+        boot_id="run",
+        index_keys=lambda row: [row[:1]],
+        gone_now=lambda: over.__contains__,
+    )
+    state = directory.begin_copy(directory.state)
+    for row in (b"a1", b"a2", b"b3"):
+        directory.put(state, b"key " + row, row)
+    directory.commit(directory.publish_copy(state))
+
+    def found(*, is_descending: bool = False) -> list[bytes]:
+        return directory.read(
+            lambda moment: [row for *_, row in moment.entries(b"", None, None, is_descending=is_descending)]
+        )
+
+    assert found() == found(is_descending=True)[::-1] == [b"a1", b"a2", b"b3"]
+    over |= {b"key a2", b"key b3"}
+    assert found() == found(is_descending=True) == [b"a1"]
+    assert (directory.get(b"key a2"), directory.count()) == (None, 1)
+    directory.roll_back()
+    directory.close()
+
+
+@pytest.mark.parametrize("is_lmdb", [True, False])
+def test_data_of_another_program_stays(tmp_path: Path, is_lmdb: bool) -> None:
+    if is_lmdb:
+        with lmdb.open(str(tmp_path)) as environment, environment.begin(write=True) as transaction:
+            transaction.put(b"key", b"mine")
+    else:
+        (tmp_path / "data.mdb").write_text("mine")
+    before = (tmp_path / "data.mdb").read_bytes()
+    with pytest.raises(LocalTableError, match=r"has a data\.mdb of another program: give a directory of your own"):
+        _directory(tmp_path)
+    assert (tmp_path / "data.mdb").read_bytes() == before
+    assert not (tmp_path / "owner").exists()
 
 
 def test_a_directory_is_closed_to_what_its_process_forks(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ How it works:
    So the directory says whether it was closed, and else of which run of the machine it is (as a gateway's store does),
    and of which file: a copy of a file that was written meanwhile has pages of several moments.
    What is of another run or file, another format or another contract is removed, and made anew.
-4. One process has a directory, by a lock on a file; any of its threads may read, one writes. To what it forks, the
-   table is closed.
+4. One process has a directory, by a lock on a file, which also tells it from those of other programs. Any of its
+   threads may read, one writes. To what it forks, the table is closed.
 
 Decision: docs/decisions/0152-a-local-table-is-a-subscription-on-disk.md
 """
@@ -90,36 +90,46 @@ class _View(NamedTuple):
     entries: Any  # None where the table has no index
 
 
+IsGone = Callable[[bytes], bool]
+"""Whether the row of a key is over, although it is there."""
+
+
 class Moment:
     """A copy as it is at one moment, for as long as `CopyDirectory.read` calls its function."""
 
-    __slots__ = ("_transaction", "_view", "state")
+    __slots__ = ("_is_gone", "_transaction", "_view", "state")
 
-    def __init__(self, transaction: Any, view: _View) -> None:
+    def __init__(self, transaction: Any, view: _View, is_gone: IsGone | None) -> None:
         self._transaction = transaction
         self._view = view
+        self._is_gone = is_gone
         self.state = view.state
 
     def get(self, key: bytes) -> bytes | None:
         """Return the row of a key; None where there is none."""
         row: bytes | None = self._transaction.get(key, None, self._view.rows)
-        return row
+        return None if row is None or (self._is_gone is not None and self._is_gone(key)) else row
 
     def count(self) -> int:
         """Return how many rows there are."""
-        return int(self._transaction.stat(self._view.rows)["entries"])
+        if self._is_gone is None:
+            return int(self._transaction.stat(self._view.rows)["entries"])
+        with self._transaction.cursor(self._view.rows) as cursor:
+            return sum(not self._is_gone(key) for key in cursor.iternext(values=False))
 
     def rows(
         self, start: bytes, end: bytes | None, *, limit: int, is_descending: bool = False
     ) -> list[tuple[bytes, bytes]]:
         """Return at most `limit` keys and rows with start <= key < end (None: to the last), in order."""
+        is_gone = self._is_gone
         with self._transaction.cursor(self._view.rows) as cursor:
             found: list[tuple[bytes, bytes]] = []
             for key, row in _descending(cursor, end) if is_descending else _ascending(cursor, start):
                 is_past = key < start if is_descending else end is not None and key >= end
                 if is_past or len(found) >= limit:
                     break
-                found.append((key, row))
+                if is_gone is None or not is_gone(key):
+                    found.append((key, row))
             return found
 
     def entries(
@@ -134,9 +144,10 @@ class Moment:
             for index_key, key in found:
                 if index_key < low if is_descending else high is not None and index_key >= high:
                     return
-                row = self.get(key)
+                row = self._transaction.get(key, None, self._view.rows)
                 assert row is not None, "an entry is written and deleted with its row"
-                yield index_key, key, row
+                if self._is_gone is None or not self._is_gone(key):
+                    yield index_key, key, row
 
 
 class _Reader:
@@ -160,8 +171,9 @@ class CopyDirectory:
     """Rows of a table by key bytes, on disk. Any thread reads; the caller sees to it that one alone writes.
 
     `fingerprint` says what the rows are of: rows of another one are removed. `index_keys` gives the index keys of a
-    row, of at most 504 bytes each; None where the table has no index. Raise `LocalTableError` where another process has
-    the directory, or where it cannot be used.
+    row, of at most 504 bytes each; None where the table has no index. `gone_now` gives what says of keys whether their
+    rows are over now; None where no row is, ever. Raise `LocalTableError` where another process has the directory, or
+    where it cannot be used.
     """
 
     def __init__(
@@ -172,9 +184,11 @@ class CopyDirectory:
         map_bytes: int,
         boot_id: str,
         index_keys: Callable[[bytes], list[bytes]] | None = None,
+        gone_now: Callable[[], IsGone] | None = None,
     ) -> None:
         self.path = Path(path)
         self._index_keys = index_keys
+        self._gone_now = gone_now
         self._map_bytes = map_bytes
         self._write: Any = None  # the transaction of what is not committed yet
         self._local = threading.local()
@@ -354,7 +368,7 @@ class CopyDirectory:
                 reader.is_busy = False
             # The view was read before the rows. Rows of a copy that is read no more may be going away.
             if view.state.copy == self._view.state.copy:
-                return row
+                return None if row is None or (self._gone_now is not None and self._gone_now()(key)) else row
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the rows of keys, in their order, all of one moment."""
@@ -372,6 +386,7 @@ class CopyDirectory:
     def read(self, read: Callable[[Moment], Answer]) -> Answer:
         """Return what `read` makes of one moment. It may be called again, where the copy was replaced meanwhile."""
         reader = self._reader()
+        is_gone = None if self._gone_now is None else self._gone_now()
         while True:
             view = self._view
             reader.is_busy = True
@@ -379,7 +394,7 @@ class CopyDirectory:
                 if self._is_closed:
                     raise self._closed_error()
                 with self._env.begin() as transaction:
-                    answer = read(Moment(transaction, view))
+                    answer = read(Moment(transaction, view, is_gone))
             except lmdb.Error as error:
                 raise self._error(error) from error
             finally:
@@ -527,6 +542,9 @@ def _own(path: Path) -> int:
     """Return the open file whose lock says that this process has the directory; raise `LocalTableError`."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (path / DATA_FILE).exists() and not (path / OWNER_FILE).exists():
+            # What is damaged is removed. This would be the data of whoever else uses LMDB, under its usual name.
+            raise LocalTableError(f'"{path}" has a {DATA_FILE} of another program: give a directory of your own')
         owner = os.open(path / OWNER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise LocalTableError(f'cannot use "{path}" ({error.strerror}): give a directory of your own') from None

@@ -86,3 +86,11 @@ class Freshness:
             return None
         as_of_s, ahead_s = self._newest
         return max(0.0, self._now_s() - as_of_s, self._elapsed_s() + ahead_s - as_of_s)
+
+    @property
+    def gateway_s(self) -> float:
+        """What the gateway's clock shows, at least; 0 where none has said so to this process.
+
+        The clock of this machine is not asked: one that is ahead would take rows away that are still there.
+        """
+        return 0.0 if self._newest is None else self._elapsed_s() + self._newest[1]

@@ -22,7 +22,7 @@ from tablegate.client.owners import BOOL, BYTES, INT64, STRING, TIMESTAMP, NoKey
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-_TABLE_INDEX = 7  # TableOptions.index
+_TABLE_RETENTION, _TABLE_INDEX = 6, 7  # of TableOptions
 
 _TYPES: Mapping[int, tuple[int, type]] = {
     FieldDescriptor.TYPE_STRING: (STRING, str),
@@ -121,5 +121,14 @@ def _described(message: Any, found: dict[str, bytes]) -> dict[str, bytes]:
 
 def has_indexes(row: Any) -> bool:
     """Return whether the annotation of a row has an index."""
+    return _has(row, _TABLE_INDEX)
+
+
+def has_retention(row: Any) -> bool:
+    """Return whether the annotation of a row says when rows are over."""
+    return _has(row, _TABLE_RETENTION)
+
+
+def _has(row: Any, option: int) -> bool:
     tables = numbered(row.GetOptions().SerializeToString(), ANNOTATION)
-    return any(numbered(table, _TABLE_INDEX) for table in tables)
+    return any(numbered(table, option) for table in tables)

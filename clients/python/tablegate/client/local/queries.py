@@ -21,7 +21,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError, Message
 
 from tablegate.client.fields import ContractMismatch
-from tablegate.client.local.directory import CopyDirectory, CopyState, Moment
+from tablegate.client.local.directory import CopyDirectory, CopyState, IsGone, Moment
 from tablegate.client.local.refusals import (
     InvalidPageToken,
     InvalidResumeToken,
@@ -120,6 +120,13 @@ def table_of(row: Any) -> Table:
         if table.row.full_name == row.full_name:
             return table
     raise ContractMismatch(f"{row.full_name} is no row of a table")
+
+
+def gone_at(row: Any) -> Callable[[int], IsGone]:
+    """Return what, for a time in µs since 1970, says of keys whether their rows are over; raise `ContractMismatch`."""
+    expiry = table_of(row).expiry
+    assert expiry is not None, "the row's table has a retention"
+    return lambda now_us: lambda key: expiry.is_gone(key, now_us)
 
 
 class LocalQueries:

@@ -31,12 +31,13 @@ from tablegate.client.local.directory import (
     CopyDirectory,
     CopyState,
     DirectoryDamaged,
+    IsGone,
     LocalTableError,
     machine_boot_id,
 )
 from tablegate.client.local.freshness import DEFAULT_LIMITS, Freshness, LocalLimits, LocalReadError
-from tablegate.client.local.keys import EPOCH, KeyEncoder, fingerprint_of, has_indexes, next_prefix
-from tablegate.client.local.queries import LocalQueries, table_of
+from tablegate.client.local.keys import EPOCH, KeyEncoder, fingerprint_of, has_indexes, has_retention, next_prefix
+from tablegate.client.local.queries import LocalQueries, gone_at, table_of
 from tablegate.client.streams import Method, subscribe
 
 SCAN_ROWS = 1_000  # read at once: a longer read would keep the pages of rows that are gone
@@ -100,9 +101,15 @@ class LocalTable(Generic[Row]):
         if has_indexes(row.DESCRIPTOR):
             indexes = table_of(row.DESCRIPTOR).row_indexes
             index_keys, index_ids = indexes.keys_of, indexes.ids
+        self._gone_at = gone_at(row.DESCRIPTOR) if has_retention(row.DESCRIPTOR) else None
         fingerprint = fingerprint_of(request, row.DESCRIPTOR, index_ids)
         self._directory = CopyDirectory(
-            directory, fingerprint, map_bytes=limits.map_bytes, boot_id=boot_id(), index_keys=index_keys
+            directory,
+            fingerprint,
+            map_bytes=limits.map_bytes,
+            boot_id=boot_id(),
+            index_keys=index_keys,
+            gone_now=None if self._gone_at is None else self._gone_now,
         )
         self._thread = threading.Thread(target=self._run, name="tablegate-local-table", daemon=True)
         self._thread.start()
@@ -279,6 +286,11 @@ class LocalTable(Generic[Row]):
             self._changed.notify_all()
             for listener in self._listeners:
                 listener()
+
+    def _gone_now(self) -> IsGone:
+        """Return what says whether the row of a key is over, as the gateway's clock shows, as far as that is known."""
+        assert self._gone_at is not None
+        return self._gone_at(max(self._directory.state.as_of_us, int(self._freshness.gateway_s * 1e6)))
 
     def _require(self, max_staleness_s: float | None, max_wait_s: float) -> None:
         """Return where a read can be answered, and is as fresh as that; else raise `LocalReadError`."""

@@ -182,11 +182,13 @@ def _open(path: Path, *, readonly: bool) -> Environment:
 
 
 def _check_size(environment: Environment) -> None:
-    """Refuse a file that was cut: touching its missing pages would be a SIGBUS."""
+    """Refuse a file that was cut. To touch a page that is not there would end this process with a SIGBUS."""
     pages_bytes = (environment.env.info()["last_pgno"] + 1) * environment.env.stat()["psize"]
     size_bytes = (environment.path / DATA_FILE).stat().st_size
     if size_bytes + TAIL_BYTES_MAX < pages_bytes:
         raise StoreCorrupt(f"the store in {environment.path} is cut: {size_bytes} of {pages_bytes} bytes are there")
+    if size_bytes < pages_bytes:
+        os.truncate(environment.path / DATA_FILE, pages_bytes)  # where pages are in use, LMDB sees that zeros are none
 
 
 def _check_trust(environment: Environment, boot_id: str) -> None:

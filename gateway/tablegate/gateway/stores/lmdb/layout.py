@@ -34,6 +34,7 @@ ROW_AT = VERSION_BYTES + 9  # after the kind and the offset; in the history: the
 IS_ROW, IS_TOMBSTONE = 1, 2  # not 0: a page of zeros is no row
 RECORD_ORDER = 2**32 - 1
 
+_DAMAGED = "a stored row is damaged; the store is wiped and restored when the gateway starts again"
 _PREFIX = struct.Struct(">IH")
 _STORE = struct.Struct(">I")
 _OFFSET = struct.Struct(">Q")
@@ -103,7 +104,7 @@ def live_row(value: bytes) -> bytes | None:
         return value[ROW_AT:]
     if kind == IS_TOMBSTONE:
         return None
-    raise StoreCorrupt("a stored row is damaged; the store is wiped and restored when the gateway starts again")
+    raise StoreCorrupt(_DAMAGED)
 
 
 def row_offset(value: bytes) -> Offset:
@@ -151,7 +152,7 @@ def pack_change(change: PastChange) -> bytes:
 
 
 def unpack_change(offset: Offset, value: bytes) -> PastChange:
-    """Return what `pack_change` was given."""
+    """Return what `pack_change` was given; raise `StoreCorrupt`."""
     kind, time_ms = _KIND_TIME.unpack_from(value, KIND_AT)
     key_length, before_length = _LENGTHS.unpack_from(value, ROW_AT)
     key_at = ROW_AT + _LENGTHS.size
@@ -160,7 +161,11 @@ def unpack_change(offset: Offset, value: bytes) -> PastChange:
     if before_length != _NONE_BEFORE:
         row_at += before_length
         before = value[before_at:row_at]
-    row = value[row_at:] if kind == IS_ROW else None
+    row = None
+    if kind == IS_ROW:
+        row = value[row_at:]
+    elif kind != IS_TOMBSTONE:
+        raise StoreCorrupt(_DAMAGED)
     return PastChange(offset, value[key_at:before_at], Version(value[:VERSION_BYTES]), row, time_ms, before)
 
 
