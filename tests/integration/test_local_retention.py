@@ -1,4 +1,4 @@
-"""A local table hides rows whose retention is over, as gateways do, by what it knows of the gateway's clock."""
+"""A local table hides rows whose retention is over, as gateways do: once that is so by its clock and the gateway's."""
 
 import time
 from collections.abc import Iterator
@@ -107,8 +107,17 @@ def test_rows_go_when_their_time_has_come(address: str, rows: list[Any], tmp_pat
         table.wait_current(WAIT_S)
         assert_has(table, rows, 0)
         for hours in (1, 4, 8):
-            clocks.passed_s = hours * 3_600 + 60
+            clocks.wall_s = clocks.passed_s = hours * 3_600 + 60
             assert_has(table, rows, hours)
+
+
+def test_a_gateway_whose_clock_is_ahead_takes_no_row_away(address: str, rows: list[Any], tmp_path: Path) -> None:
+    clocks = Clocks()
+    clocks.wall_s = -3_600
+    with local(address, tmp_path, clocks) as table:
+        table.wait_current(WAIT_S)
+        clocks.passed_s = 30 * 86_400
+        assert_has(table, rows, 0)
 
 
 def test_a_clock_that_is_ahead_takes_no_row_away(address: str, rows: list[Any], tmp_path: Path) -> None:

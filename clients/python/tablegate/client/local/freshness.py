@@ -87,10 +87,11 @@ class Freshness:
         as_of_s, ahead_s = self._newest
         return max(0.0, self._now_s() - as_of_s, self._elapsed_s() + ahead_s - as_of_s)
 
-    @property
-    def gateway_s(self) -> float:
-        """What the gateway's clock shows, at least; 0 where none has said so to this process.
+    def passed_s(self, as_of_s: float) -> float:
+        """Return a moment that is over by this machine's clock and by the gateway's, of rows as of `as_of_s`.
 
-        The clock of this machine is not asked: one that is ahead would take rows away that are still there.
+        One clock that is ahead would take rows away that are still there.
         """
-        return 0.0 if self._newest is None else self._elapsed_s() + self._newest[1]
+        newest = self._newest
+        gateway_s = as_of_s if newest is None else max(as_of_s, self._elapsed_s() + newest[1])
+        return min(self._now_s(), gateway_s)

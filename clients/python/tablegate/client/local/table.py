@@ -288,9 +288,9 @@ class LocalTable(Generic[Row]):
                 listener()
 
     def _gone_now(self) -> IsGone:
-        """Return what says whether the row of a key is over, as the gateway's clock shows, as far as that is known."""
+        """Return what says whether the row of a key is over by the clocks."""
         assert self._gone_at is not None
-        return self._gone_at(max(self._directory.state.as_of_us, int(self._freshness.gateway_s * 1e6)))
+        return self._gone_at(int(self._freshness.passed_s(self._directory.state.as_of_us / 1e6) * 1e6))
 
     def _require(self, max_staleness_s: float | None, max_wait_s: float) -> None:
         """Return where a read can be answered, and is as fresh as that; else raise `LocalReadError`."""
