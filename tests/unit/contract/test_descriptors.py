@@ -1,3 +1,5 @@
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -111,6 +113,34 @@ def test_what_does_not_compile_is_told_in_one_sentence(old, new, said, tmp_path)
     with pytest.raises(DescriptorError, match=said) as raised:
         load_descriptors(path)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("directory", "text"), [(b"d\xff", b"message {"), (b"plain", b'import "d\xff.proto";')], ids=["directory", "import"]
+)
+def test_what_protoc_says_may_be_in_any_encoding(directory, text, tmp_path):
+    path = place(tmp_path, f"{os.fsdecode(directory)}/ratings.proto", "")
+    path.write_bytes(b'syntax = "proto3"; ' + text)
+    with pytest.raises(DescriptorError, match=r"contract does not compile: .*d\\xff"):
+        load_descriptors(path)
+
+
+def test_a_colon_in_a_path_is_told(tmp_path):
+    with pytest.raises(
+        DescriptorError, match=r'2026:11/ratings\.proto" does not compile: protoc takes no path with ":"'
+    ):
+        load_descriptors(place(tmp_path, "2026:11/ratings.proto", RATINGS))
+
+
+@pytest.mark.skipif(shutil.which("localedef") is None, reason="locales are made with localedef")
+def test_a_proto_compiles_whatever_the_locale_makes_of_its_path(tmp_path):
+    path = place(tmp_path, "größen/ratings.proto", RATINGS)
+    locale = tmp_path / "en_US.ISO-8859-1"
+    subprocess.run(["localedef", "-i", "en_US", "-f", "ISO-8859-1", locale], check=False, capture_output=True)
+    command = [Path(sys.executable).with_name("tablegate"), "check", path]
+    environment = {**os.environ, "LOCPATH": str(tmp_path), "LC_ALL": locale.name, "PYTHONUTF8": "0"}
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ include paths are guessed from where its package begins and where its imports li
 this project ships (`tablegate/v1`, `google/api`) comes after those.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -24,7 +25,8 @@ _PROTOC = """
 import sys
 sys.path.append(sys.argv[1])
 from grpc_tools._protoc_compiler import run_main
-sys.exit(run_main([each.encode("utf-8", "surrogateescape") for each in ("protoc", *sys.argv[2:])]))
+encoding = sys.getfilesystemencoding()
+sys.exit(run_main([each.encode(encoding, "surrogateescape") for each in ("protoc", *sys.argv[2:])]))
 """
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -67,6 +69,11 @@ def _compile(path: Path, what: str) -> bytes:
             f'{what} "{path}" needs the protobuf compiler: pip install "tablegate-gateway[compile]", or give a '
             "descriptor set (`buf build -o contract.binpb`)"
         )
+    if os.pathsep in str(path):
+        # It parts the directories that protoc is given.
+        raise DescriptorError(
+            f'{what} "{path}" does not compile: protoc takes no path with "{os.pathsep}"; give it another name'
+        )
     includes = _include_directories(path)
     with tempfile.TemporaryDirectory(prefix="tablegate-") as scratch:
         out = Path(scratch, "contract.binpb")
@@ -76,8 +83,14 @@ def _compile(path: Path, what: str) -> bytes:
         command += ["--include_imports", f"--descriptor_set_out={out}", "--include_source_info"]
         command += [f"-I{directory}" for directory in includes]
         try:
+            # What protoc says has names as they are in the contract and on the disk, in whatever encoding that is.
             done = subprocess.run(
-                [*command, str(path)], check=False, capture_output=True, text=True, timeout=PROTOC_TIMEOUT_S
+                [*command, str(path)],
+                check=False,
+                capture_output=True,
+                encoding="utf-8",
+                errors="backslashreplace",
+                timeout=PROTOC_TIMEOUT_S,
             )
         except subprocess.TimeoutExpired:
             raise DescriptorError(f'{what} "{path}" does not compile within {PROTOC_TIMEOUT_S} s') from None
