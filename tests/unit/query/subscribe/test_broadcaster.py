@@ -5,8 +5,10 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
+from typing_extensions import override
 
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.query.errors import CorruptRow
 from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster, ChangePositions, Positions, Subscriber
 from tablegate.gateway.query.subscribe.cursor import Cursor, Given, HistoryLost, ReadBudget, Selection, step
@@ -48,6 +50,14 @@ class Encoder:
         data = (b"%d;" % len(self.given)).ljust(self.size, b".")
         self.given[data], self.whole[data] = list(given), is_whole
         return data
+
+
+class DamagedRow(Encoder):
+    """Meets a row that is damaged."""
+
+    @override
+    def __call__(self, given: Sequence[Given], marks: ChangePositions, at: Positions, is_whole: bool) -> bytes:
+        raise CorruptRow("a row is damaged")
 
 
 def join(
@@ -350,6 +360,23 @@ def test_a_group_of_many_is_given_its_message_in_turns(world: World) -> None:
     while broadcaster.is_sending:
         turns.give()
     assert [len(popped(each)) for each in (*have, first, late)] == [1, 1, 1, 1]
+
+
+def test_nobody_joins_a_group_that_was_evicted_meanwhile(world: World) -> None:
+    """Who joins makes its group's message at once. What is damaged in it ends the group: it would hear of nothing."""
+    turns, encoder = TurnsByHand(), Encoder()
+    broadcaster = ChangeBroadcaster(STORE, QueryLimits(publish_sent_max=1), bytes, turns)
+    joined(broadcaster, world, ALL_RED, encoder)
+    first = joined(broadcaster, world, EVERYTHING, DamagedRow(), "everything")
+    world.write(P0, [(b"a"[0], RED)])
+    publish(broadcaster, world)
+    assert broadcaster.has_unsent(first)
+    assert join(broadcaster, world, EVERYTHING, encoder, "everything") is None
+    assert first.is_evicted
+    second = joined(broadcaster, world, EVERYTHING, encoder, "everything")
+    world.write(P0, [(b"a"[0], RED)])
+    publish(broadcaster, world)
+    assert len(popped(second)) == 1
 
 
 def test_a_read_that_fails_evicts_all(

@@ -645,6 +645,8 @@ class ChangeBroadcaster:
                 self._unsent.settle(group)  # the copy has what was read
         elif self._unsent is not None:
             self._send([group])  # who joins has it
+            if self._groups.get(name) is not group:  # a row of it is damaged, and all were evicted
+                return None
         subscriber = Subscriber(group, self._limits.subscriber_bytes_max, self._queued)
         group.subscribers.add(subscriber)
         return subscriber
