@@ -266,6 +266,11 @@ def _of_floods() -> list[tuple[str, str, str]]:
             "the others wait for the next round",
         ),
         (
+            "turns of changes that go to many streams",
+            "one before each such round, about 2 ms",
+            "the rest goes before the next rounds",
+        ),
+        (
             "one connection's turn",
             (
                 f"{h2_connection.TURN_FRAMES} requests (HTTP/1.1: {h1_connection.SERVED_MAX}) or "

@@ -317,6 +317,13 @@ BUGS = [
         "tests/unit/query/test_subscribe_offers.py::test_progress_that_is_due_at_once_comes_in_turns",
     ),
     Bug(
+        "a change for many waits for all streams at each of its turns",
+        GATEWAY + "query/subscribe/local.py",
+        "publisher.use_turns(self._call.at_turn_for_many)",
+        "publisher.use_turns(self._call.at_turn)",
+        "tests/unit/query/test_subscribe_offers.py::test_a_change_for_many_does_not_wait_for_all_streams_at_each_turn",
+    ),
+    Bug(
         "what is for many groups is sent at once",
         GATEWAY + "query/subscribe/broadcaster.py",
         "            self._go_on_later(unsent, partial(self._send, groups))\n",

@@ -212,6 +212,11 @@ class LocalCall(Call):
         """Go on in the next round of the event loop."""
         return _in_the_next_round
 
+    @property
+    def at_turn_for_many(self) -> AtTurn:
+        """Go on in the next round of the event loop."""
+        return self.at_turn
+
     def set_trailer(self, trailer: Fields) -> None:
         """Keep the trailer."""
         self.trailer = trailer

@@ -1,6 +1,7 @@
 """Streams that are always ready leave room in each round of the event loop."""
 
 import asyncio
+import itertools
 import socket
 from contextlib import suppress
 from functools import partial
@@ -80,6 +81,41 @@ def test_dear_turns_behind_cheap_ones_share_no_round() -> None:
     rounds = asyncio.run(run())
     assert max(map(len, rounds)) <= 2
     assert [number for each in rounds for number in each] == list(range(20))
+
+
+def test_who_sends_to_many_goes_before_each_round_and_holds_up_no_stream() -> None:
+    clock = _Clock()
+    turns = StreamTurns(0.002, clock)
+    log: list[str] = []
+
+    def send() -> None:
+        clock.now_s += 0.01
+        log.append("many")
+        if log.count("many") < 20:
+            turns.call_for_many(send)
+
+    async def stream() -> None:
+        while True:
+            await turns.wait()
+            clock.now_s += 0.001
+            log.append("stream")
+
+    async def run() -> None:
+        tasks = [asyncio.ensure_future(stream()) for _ in range(200)]
+        while len(log) < 10:
+            await asyncio.sleep(0)
+        log.clear()
+        turns.call(lambda: turns.call_for_many(send))
+        turns.call(lambda: log.append("parked"))
+        while log.count("many") < 20 or "parked" not in log:
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(run())
+    sends = [place for place, name in enumerate(log) if name == "many"]
+    assert all(2 <= later - sooner <= 3 for sooner, later in itertools.pairwise(sends))  # one or two streams between
 
 
 def test_what_comes_in_one_round_is_read_before_the_next() -> None:

@@ -13,6 +13,7 @@ import pytest
 from typing_extensions import override
 
 from tablegate.gateway.http.rpc.calls import Calls, ServedCall
+from tablegate.gateway.http.rpc.turns import TURN_S, StreamTurns
 from tablegate.gateway.query.call import AtTurn, Parked, StreamMethod
 from tablegate.gateway.query.errors import QueryError
 from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
@@ -67,10 +68,11 @@ async def taking(
     *,
     parks: bool = False,
     turns: TurnsByHand | None = None,
+    call: Taker | None = None,
     **selected: int,
 ) -> AsyncIterator[Taker]:
     """Open a stream, whose task ends with the block."""
-    asker, call = ratings.asker, Taker(willing, parks=parks, turns=turns)
+    asker, call = ratings.asker, call or Taker(willing, parks=parks, turns=turns)
     handler = asker.methods[f"{asker.service}/{METHOD}"]
     assert isinstance(handler, StreamMethod)
     request = asker.request(METHOD, subscribe_options=options(token, **OFTEN), **selected)
@@ -138,6 +140,62 @@ def test_a_copy_is_right_whoever_took_its_messages_and_wherever_it_broke(seed: i
         assert copy.resets == 1
         assert offers_taken > 0
         assert (parked > 5) == parks
+
+    asyncio.run(talk())
+
+
+class BusyTaker(Taker):
+    """A client's side of a stream in a process whose other streams are always ready."""
+
+    def __init__(self, turns: StreamTurns) -> None:
+        super().__init__(None, parks=True)
+        self._its_turns = turns
+
+    @property
+    def at_turn(self) -> AtTurn:
+        return self._its_turns.call
+
+    @property
+    def at_turn_for_many(self) -> AtTurn:
+        return self._its_turns.call_for_many
+
+    async def turn(self) -> None:
+        await self._its_turns.wait()
+
+
+def test_a_change_for_many_does_not_wait_for_all_streams_at_each_turn() -> None:
+    ratings = make_ratings(limits=QueryLimits(publish_given_max=1))
+    writer = Writer(ratings)
+    writer.put(*range(10))
+
+    async def talk() -> None:
+        turns, given, others, members = StreamTurns(), 0, 200, 20
+
+        async def other() -> None:
+            nonlocal given
+            while True:
+                await turns.wait()
+                time.sleep(TURN_S)  # as a scan, that makes a message
+                given += 1
+
+        async with AsyncExitStack() as stack:
+            opened = [taking(ratings, "", call=BusyTaker(turns)) for _ in range(members)]
+            calls = [await stack.enter_async_context(each) for each in opened]
+            copies = [Copy() for _ in calls]
+            for call, copy in zip(calls, copies, strict=True):
+                await until(call, copy, ratings, writer)
+            while not all(call.parked for call in calls):
+                await asyncio.sleep(0)
+            tasks = [asyncio.ensure_future(other()) for _ in range(others)]
+            await asyncio.sleep(0.01)
+            given = 0
+            writer.put(3)
+            for call, copy in zip(calls, copies, strict=True):
+                await until(call, copy, ratings, writer)
+            assert given < others  # behind all of them, the first had waited for as many
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(talk())
 

@@ -61,6 +61,10 @@ class Call(Protocol):
         It may call it now.
         """
 
+    @property
+    def at_turn_for_many(self) -> AtTurn:
+        """Return the like for who sends to many streams: it does not wait behind all of them for each of its turns."""
+
     def set_trailer(self, trailer: Fields) -> None:
         """Send these fields after the answer; the last call counts."""
 

@@ -233,6 +233,11 @@ class ServedCall(ABC):
         """Return what calls something when it is its turn."""
         return self._calls.turns.call
 
+    @property
+    def at_turn_for_many(self) -> AtTurn:
+        """Return what calls something that sends to many streams."""
+        return self._calls.turns.call_for_many
+
     def set_trailer(self, trailer: Fields) -> None:
         """Send these fields after the answer."""
         self.trailer = trailer

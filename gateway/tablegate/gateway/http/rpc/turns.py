@@ -4,8 +4,10 @@ A unary call is served where its bytes are read. A stream that makes one message
 of the loop, and 200 of them made a round of a second, in which no byte was read. So a stream waits for its turn before
 each message, and a round has as many turns as fit TURN_S by the last ones' cost, at least one: between two rounds the
 loop reads what has come. A stream that waits for its client or for changes has no turn to wait for meanwhile; where
-that has no task, it is called at its turn. So is who sends changes to many groups, whose turns take much longer than
-those of before: what is called, and finds no time left in its round, is the first of the next one.
+that has no task, it is called at its turn: what finds no time left in its round is the first of the next one.
+
+Who sends changes to many has turns of its own, one before each round: behind all streams a change for a hundred
+thousand, which takes hundreds of turns, would wait as often for each scan and for each stream that begins.
 
 The loop asks for what has come after it has collected what it is to run. So turns that are given in the pass that ends
 a round would all be run before anything that came meanwhile. They are given one pass later: a call waits for the rest
@@ -32,6 +34,7 @@ class StreamTurns:
         self._begun_s = 0.0
         self._count = 0  # turns of this round
         self._deferred: list[Callable[[], None]] = []  # of this round to the next
+        self._for_many: deque[Callable[[], None]] = deque()
         self._scheduled = False
 
     async def wait(self) -> None:
@@ -43,8 +46,18 @@ class StreamTurns:
     def call(self, go_on: Callable[[], None]) -> None:
         """Call `go_on` when it is the caller's turn: now, where nobody has one in this round, else as `wait`."""
         if self._scheduled:
-            self._add(go_on)
-            return
+            self._waiting.append(go_on)
+        else:
+            self._call_now(go_on)
+
+    def call_for_many(self, go_on: Callable[[], None]) -> None:
+        """Call `go_on`, which sends to many, before the next round that has yet none of these: now, where none goes."""
+        if self._scheduled:
+            self._for_many.append(go_on)
+        else:
+            self._call_now(go_on)
+
+    def _call_now(self, go_on: Callable[[], None]) -> None:
         self._scheduled = True
         self._begin()
         try:
@@ -53,7 +66,7 @@ class StreamTurns:
             self._count = 1
             self._end_round(asyncio.get_running_loop())
 
-    def _add(self, turn: asyncio.Future[None] | Callable[[], None]) -> None:
+    def _add(self, turn: asyncio.Future[None]) -> None:
         self._waiting.append(turn)
         if not self._scheduled:
             self._scheduled = True
@@ -67,14 +80,18 @@ class StreamTurns:
         """Count what the round cost, and let the loop read before the next one."""
         self._waiting.extendleft(reversed(self._deferred))
         self._deferred.clear()
-        cost_s = (self._clock() - self._begun_s) / max(1, self._count)
-        self._cost_s += _WEIGHT * (cost_s - self._cost_s)
+        if self._count:
+            cost_s = (self._clock() - self._begun_s) / self._count
+            self._cost_s += _WEIGHT * (cost_s - self._cost_s)
         loop.call_soon(self._give_turns, loop)
 
     def _give_turns(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin a round. What is scheduled here runs in this order, in a row."""
         self._count = 0
         most = max(1, int(self._turn_s / max(self._cost_s, 1e-6)))
+        sends_to_many = bool(self._for_many)
+        if sends_to_many:
+            loop.call_soon(self._for_many.popleft())
         loop.call_soon(self._begin)
         while self._waiting and self._count < most:
             turn = self._waiting.popleft()
@@ -84,7 +101,7 @@ class StreamTurns:
             elif not turn.done():  # its stream was cancelled
                 turn.set_result(None)
                 self._count += 1
-        self._scheduled = self._count > 0
+        self._scheduled = sends_to_many or self._count > 0
         if self._scheduled:
             loop.call_soon(self._end_round, loop)
 

@@ -388,7 +388,7 @@ class LocalStream:
             # the same place does this stream join: the next change reaches it from exactly one of them.
             if result.is_whole:
                 publisher.publish(snapshot, served, self._selection.partitions)
-                publisher.use_turns(self._call.at_turn)
+                publisher.use_turns(self._call.at_turn_for_many)
                 part = None if self._scope is None else frozenset(self._selection.partitions)
                 name = (self._plan.query.path, self._asked.request_hash, part)
                 self._broadcaster = publisher.broadcaster(served)

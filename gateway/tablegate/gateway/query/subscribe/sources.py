@@ -133,6 +133,11 @@ class PartCall(Call):
     def at_turn(self) -> AtTurn:
         return self._call.at_turn
 
+    @property
+    @override
+    def at_turn_for_many(self) -> AtTurn:
+        return self._call.at_turn_for_many
+
     @override
     def set_trailer(self, trailer: Fields) -> None:
         return
