@@ -11,6 +11,7 @@ from grpc import aio
 from tablegate.client.channels import (
     DEADLINE_S,
     PEER_OPTIONS,
+    WITHOUT_RETRIES,
     Credential,
     Options,
     channel_options,
@@ -60,9 +61,13 @@ def open_direct_channel(
 def _open(
     target: str, credentials: grpc.ChannelCredentials | None, options: Options, interceptors: Sequence[Any]
 ) -> aio.Channel:
-    if credentials is None:
-        return aio.insecure_channel(target, channel_options(options), interceptors=interceptors)
-    return aio.secure_channel(target, credentials, channel_options(options), interceptors=interceptors)
+    def open_one(more: Options = ()) -> aio.Channel:
+        with_more = channel_options((*options, *more))
+        if credentials is None:
+            return aio.insecure_channel(target, with_more, interceptors=interceptors)
+        return aio.secure_channel(target, credentials, with_more, interceptors=interceptors)
+
+    return _SplitChannel(open_one(), open_one(WITHOUT_RETRIES))
 
 
 def _showing(credential: Credential | None) -> Sequence[Any]:
@@ -104,13 +109,12 @@ class _Deadlines(aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
         return await continuation(with_deadline(details, self._deadline_s), request)
 
 
-class DirectChannel(aio.Channel):
-    """Channels to several gateways behind one, in the event loop that they are used in."""
+class _SplitChannel(aio.Channel):
+    """Unary calls on one channel, and streams on another, where gRPC does not try again (`channels` says why)."""
 
-    def __init__(self, watch: OwnerWatch) -> None:
-        self.owners = watch.owners
-        self._watch = watch
-        self._target = watch.target
+    def __init__(self, target: aio.Channel, streams: aio.Channel) -> None:
+        self._target = target
+        self._streams = streams
 
     async def __aenter__(self) -> Self:
         return self
@@ -120,8 +124,7 @@ class DirectChannel(aio.Channel):
 
     async def close(self, grace: float | None = None) -> None:
         """End all calls, after so many seconds."""
-        await self._watch.close()
-        await asyncio.gather(*(channel.close(grace) for channel in (self._target, *self._watch.peers)))
+        await asyncio.gather(self._target.close(grace), self._streams.close(grace))
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
         """Return the state of the connection to the target."""
@@ -142,15 +145,29 @@ class DirectChannel(aio.Channel):
 
     def unary_stream(self, method: str, *more: Any, **named: Any) -> Any:
         """Return a method's callable."""
-        return self._target.unary_stream(method, *more, **named)
+        return self._streams.unary_stream(method, *more, **named)
 
     def stream_unary(self, method: str, *more: Any, **named: Any) -> Any:
         """Return a method's callable."""
-        return self._target.stream_unary(method, *more, **named)
+        return self._streams.stream_unary(method, *more, **named)
 
     def stream_stream(self, method: str, *more: Any, **named: Any) -> Any:
         """Return a method's callable."""
-        return self._target.stream_stream(method, *more, **named)
+        return self._streams.stream_stream(method, *more, **named)
+
+
+class DirectChannel(_SplitChannel):
+    """Channels to several gateways behind one, in the event loop that they are used in."""
+
+    def __init__(self, watch: OwnerWatch) -> None:
+        super().__init__(watch.target, watch.target)
+        self.owners = watch.owners
+        self._watch = watch
+
+    async def close(self, grace: float | None = None) -> None:
+        """End all calls, after so many seconds."""
+        await self._watch.close()
+        await asyncio.gather(*(channel.close(grace) for channel in (self._target, *self._watch.peers)))
 
 
 class _Direct(aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]

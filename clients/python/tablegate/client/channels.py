@@ -2,6 +2,8 @@
 
 A direct channel is a `grpc.Channel` that sends a unary call to the owner of its key. Retries of gRPC's own are off
 there (`PEER_OPTIONS`): where the owner does not answer, a standby is asked at once instead of the owner again.
+
+Decision: docs/decisions/0086-streams-are-not-tried-again-by-grpc.md
 """
 
 import json
@@ -25,7 +27,8 @@ KEEPALIVE_TIMEOUT_MS = 10_000
 RECONNECT_MIN_MS, RECONNECT_MAX_MS = 200, 2_000  # gRPC's own are a second and two minutes
 CONNECT_TIMEOUT_MS = 5_000
 
-PEER_OPTIONS: Options = (("grpc.enable_retries", 0),)  # another gateway is asked at once instead
+WITHOUT_RETRIES: Options = (("grpc.enable_retries", 0),)
+PEER_OPTIONS = WITHOUT_RETRIES  # another gateway is asked at once instead
 
 RETRY = {
     # Of its statuses a gateway means UNAVAILABLE alone to be tried again. gRPC itself heeds grpc-retry-pushback-ms.
@@ -65,16 +68,69 @@ def open_channel(
     Without `credentials` it speaks plaintext; `grpc.ssl_channel_credentials()` makes it TLS. `credential`, a JWT or an
     API key, or a function that returns the newest, shows the gateway who calls: over TLS, or others read it.
     A unary call that UNAVAILABLE ends is tried again, up to four times in all, when the gateway says so; one that is
-    given no timeout has `deadline_s`. Streams have no deadline.
+    given no timeout has `deadline_s`. Streams have no deadline, and are not tried again.
     """
-    if credentials is None:
-        channel = grpc.insecure_channel(target, channel_options(options))
-    else:
-        channel = grpc.secure_channel(target, credentials, channel_options(options))
+
+    def open_one(more: Options = ()) -> grpc.Channel:
+        if credentials is None:
+            return grpc.insecure_channel(target, channel_options((*options, *more)))
+        return grpc.secure_channel(target, credentials, channel_options((*options, *more)))
+
     interceptors: list[Any] = [_Deadlines(deadline_s)]
     if credential is not None:
         interceptors.append(_ShownCredential(credential))
-    return grpc.intercept_channel(channel, *interceptors)
+    return grpc.intercept_channel(_SplitChannel(open_one(), open_one(WITHOUT_RETRIES)), *interceptors)
+
+
+class _Forwarding(grpc.Channel):
+    """A channel that passes streams, and what asks for the connection, to another one."""
+
+    def __init__(self, target: grpc.Channel, streams: grpc.Channel) -> None:
+        self._target = target
+        self._streams = streams
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
+        """Call `callback` with the states of the connection to `target`."""
+        self._target.subscribe(callback, try_to_connect)
+
+    def unsubscribe(self, callback: Any) -> None:
+        """Call it no more."""
+        self._target.unsubscribe(callback)
+
+    def unary_stream(self, method: str, *more: Any, **named: Any) -> Any:
+        """Return a method's callable."""
+        return self._streams.unary_stream(method, *more, **named)
+
+    def stream_unary(self, method: str, *more: Any, **named: Any) -> Any:
+        """Return a method's callable."""
+        return self._streams.stream_unary(method, *more, **named)
+
+    def stream_stream(self, method: str, *more: Any, **named: Any) -> Any:
+        """Return a method's callable."""
+        return self._streams.stream_stream(method, *more, **named)
+
+
+class _SplitChannel(_Forwarding):
+    """Unary calls on one channel, and streams on another, where gRPC does not try again.
+
+    What it tries again may never end: where the last attempt finds no address, the status is there, and the read of the
+    next message waits for ever, beyond any `cancel` (grpcio 1.85). Unary calls, whose parts are one batch, all end.
+    """
+
+    def close(self) -> None:
+        """End all calls."""
+        self._target.close()
+        self._streams.close()
+
+    def unary_unary(self, method: str, *more: Any, **named: Any) -> Any:
+        """Return a method's callable."""
+        return self._target.unary_unary(method, *more, **named)
 
 
 class _ShownCredential(
@@ -141,34 +197,20 @@ def open_direct_channel(
     return DirectChannel(OwnerWatch(open_one(target), lambda endpoint: open_one(endpoint, PEER_OPTIONS)), deadline_s)
 
 
-class DirectChannel(grpc.Channel):
+class DirectChannel(_Forwarding):
     """Channels to several gateways behind one. Close it, or leave its `with`."""
 
     def __init__(self, watch: OwnerWatch, deadline_s: float) -> None:
+        super().__init__(watch.target, watch.target)
         self.owners = watch.owners
         self.deadline_s = deadline_s
         self._watch = watch
-        self._target = watch.target
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """End all calls."""
         self._watch.close()
         for channel in (*self._watch.peers, self._target):
             channel.close()
-
-    def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
-        """Call `callback` with the states of the connection to `target`."""
-        self._target.subscribe(callback, try_to_connect)
-
-    def unsubscribe(self, callback: Any) -> None:
-        """Call it no more."""
-        self._target.unsubscribe(callback)
 
     def unary_unary(
         self,
@@ -184,18 +226,6 @@ class DirectChannel(grpc.Channel):
             lambda channel: channel.unary_unary(method, request_serializer, response_deserializer),
             self.deadline_s,
         )
-
-    def unary_stream(self, method: str, *more: Any, **named: Any) -> Any:
-        """Return a method's callable."""
-        return self._target.unary_stream(method, *more, **named)
-
-    def stream_unary(self, method: str, *more: Any, **named: Any) -> Any:
-        """Return a method's callable."""
-        return self._target.stream_unary(method, *more, **named)
-
-    def stream_stream(self, method: str, *more: Any, **named: Any) -> Any:
-        """Return a method's callable."""
-        return self._target.stream_stream(method, *more, **named)
 
 
 class _DirectUnary(grpc.UnaryUnaryMultiCallable):  # type: ignore[type-arg]
