@@ -42,7 +42,10 @@ if TYPE_CHECKING:  # the client need not be installed
     from tablegate.client import Subscription, TokenStore
 
 CALL_TIMEOUT_S = 10.0  # a person waits
-CHANNEL_OPTIONS = (("grpc.max_reconnect_backoff_ms", 2_000),)  # gRPC's own is two minutes: a person is gone by then
+CHANNEL_OPTIONS = (
+    ("grpc.max_reconnect_backoff_ms", 2_000),  # gRPC's own is two minutes: a person is gone by then
+    ("grpc.enable_retries", 0),  # a stream that gRPC tries again may never end (decision 86)
+)
 STATUS_PATH = "/tablegate.v1.GatewayService/GetStatus"
 EXPLAIN_PATH = "/tablegate.v1.GatewayService/Explain"
 
