@@ -9,6 +9,7 @@ from tablegate.gateway.http.h2_connection import Http2Connection
 from tests.kit.gateways_in_process.ratings import RatingsServer
 
 DRAIN_S = 5
+CONNECT_S = 0.05  # until one that is being made is there, and is broken off as well
 PIECE_BYTES = 64 * 1024
 
 
@@ -109,10 +110,11 @@ class Relay:
         await asyncio.gather(*self._carrying)
 
     async def cut(self) -> None:
-        """Break off the connections."""
-        for writer in self._writers:
-            writer.transport.abort()
-        await self.end()
+        """Break off the connections, also those that are being made."""
+        while self._carrying:
+            for writer in self._writers:
+                writer.transport.abort()
+            await asyncio.wait(self._carrying, timeout=CONNECT_S)
 
     async def stall(self) -> None:
         """Hold back what comes from now on."""
@@ -123,7 +125,11 @@ class Relay:
         self._flows.set()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to_port: int) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", to_port)
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", to_port)
+        except OSError:  # the server is gone
+            writer.transport.abort()
+            return
         both = {writer, far_writer}
         self._writers |= both
         try:
