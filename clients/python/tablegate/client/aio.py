@@ -14,6 +14,7 @@ from tablegate.client.channels import (
     WITHOUT_RETRIES,
     Credential,
     Options,
+    StreamsApart,
     channel_options,
     with_credential,
     with_deadline,
@@ -109,7 +110,7 @@ class _Deadlines(aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
         return await continuation(with_deadline(details, self._deadline_s), request)
 
 
-class _SplitChannel(aio.Channel):
+class _SplitChannel(StreamsApart, aio.Channel):
     """Unary calls on one channel, and streams on another, where gRPC does not try again (`channels` says why)."""
 
     def __init__(self, target: aio.Channel, streams: aio.Channel) -> None:
@@ -142,18 +143,6 @@ class _SplitChannel(aio.Channel):
     def unary_unary(self, method: str, *more: Any, **named: Any) -> Any:
         """Return a method's callable."""
         return self._target.unary_unary(method, *more, **named)
-
-    def unary_stream(self, method: str, *more: Any, **named: Any) -> Any:
-        """Return a method's callable."""
-        return self._streams.unary_stream(method, *more, **named)
-
-    def stream_unary(self, method: str, *more: Any, **named: Any) -> Any:
-        """Return a method's callable."""
-        return self._streams.stream_unary(method, *more, **named)
-
-    def stream_stream(self, method: str, *more: Any, **named: Any) -> Any:
-        """Return a method's callable."""
-        return self._streams.stream_stream(method, *more, **named)
 
 
 class DirectChannel(_SplitChannel):

@@ -82,26 +82,10 @@ def open_channel(
     return grpc.intercept_channel(_SplitChannel(open_one(), open_one(WITHOUT_RETRIES)), *interceptors)
 
 
-class _Forwarding(grpc.Channel):
-    """A channel that passes streams, and what asks for the connection, to another one."""
+class StreamsApart:
+    """What makes streams, on a channel of their own: for the channels here, and for those of asyncio."""
 
-    def __init__(self, target: grpc.Channel, streams: grpc.Channel) -> None:
-        self._target = target
-        self._streams = streams
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
-        """Call `callback` with the states of the connection to `target`."""
-        self._target.subscribe(callback, try_to_connect)
-
-    def unsubscribe(self, callback: Any) -> None:
-        """Call it no more."""
-        self._target.unsubscribe(callback)
+    _streams: Any
 
     def unary_stream(self, method: str, *more: Any, **named: Any) -> Any:
         """Return a method's callable."""
@@ -116,17 +100,35 @@ class _Forwarding(grpc.Channel):
         return self._streams.stream_stream(method, *more, **named)
 
 
-class _SplitChannel(_Forwarding):
+class _SplitChannel(StreamsApart, grpc.Channel):
     """Unary calls on one channel, and streams on another, where gRPC does not try again.
 
     What it tries again may never end: where the last attempt finds no address, the status is there, and the read of the
     next message waits for ever, beyond any `cancel` (grpcio 1.85). Unary calls, whose parts are one batch, all end.
     """
 
+    def __init__(self, target: grpc.Channel, streams: grpc.Channel) -> None:
+        self._target = target
+        self._streams = streams
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """End all calls."""
         self._target.close()
         self._streams.close()
+
+    def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
+        """Call `callback` with the states of the connection to `target`."""
+        self._target.subscribe(callback, try_to_connect)
+
+    def unsubscribe(self, callback: Any) -> None:
+        """Call it no more."""
+        self._target.unsubscribe(callback)
 
     def unary_unary(self, method: str, *more: Any, **named: Any) -> Any:
         """Return a method's callable."""
@@ -197,7 +199,7 @@ def open_direct_channel(
     return DirectChannel(OwnerWatch(open_one(target), lambda endpoint: open_one(endpoint, PEER_OPTIONS)), deadline_s)
 
 
-class DirectChannel(_Forwarding):
+class DirectChannel(_SplitChannel):
     """Channels to several gateways behind one. Close it, or leave its `with`."""
 
     def __init__(self, watch: OwnerWatch, deadline_s: float) -> None:
