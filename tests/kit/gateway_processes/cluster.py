@@ -71,6 +71,15 @@ class Member(GatewayProcess):
         assert self.process is not None
         return [pid for pid in (self.process.pid, *self.children()) if alive(pid)]
 
+    def behind(self) -> Mapping[str, int]:
+        """Return by how many records it says that it is behind, by table and partition, where it is."""
+        return {
+            f"{table.table} {each.partition}": each.end_offset - each.next_offset
+            for table in self.status().tables
+            for each in table.partitions
+            if each.end_offset > each.next_offset
+        }
+
     def placement(self, table: str) -> Placement:
         """Return who has which partitions of a table, as this gateway knows it."""
         return {

@@ -9,11 +9,12 @@ from tests.kit.world.clients import stated_by
 
 
 class HistoryClient:
-    """Does its `work` in a thread while the block runs."""
+    """Does its `work` in a thread while the block runs. `death`: why it ended before."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._process = history.process()
+        self.death = ""
         self._tokens: dict[str, Any] = {}  # the ReadInfo of the last answer, by session
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=type(self).__name__)
@@ -32,7 +33,8 @@ class HistoryClient:
         try:
             self.work()
         except Exception as error:  # noqa: BLE001 (a client that died would find nothing)
-            self._history.about("died", why=f"{type(self).__name__}: {error!r}")
+            self.death = f"{type(self).__name__}: {error!r}"
+            self._history.about("died", why=self.death)
 
     def work(self) -> None:
         """Ask until `_stopping` is set."""

@@ -16,7 +16,6 @@ that another gateway asks for, too.
 """
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing, suppress
@@ -35,7 +34,7 @@ from tablegate.gateway.query.errors import (
     QueryError,
     TableRebuilt,
 )
-from tablegate.gateway.query.forwarding import error_for
+from tablegate.gateway.query.forwarding import HEARD_S, RETRY_S, error_for
 from tablegate.gateway.query.requests import parse
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, read_positions
 from tablegate.gateway.query.store_scan import Scanned, ScanPlan, StoreScan, check_call
@@ -43,7 +42,6 @@ from tablegate.gateway.stores.base import Phase, Position, StoreUnavailable
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY
 from tablegate.v1.query_pb2 import ReadInfo, ScanProgress
 
-RETRY_S = 0.1
 CHECK_S = 1.0  # how often a scan that a gateway is silent on is checked: whether it is to go on, and with it
 
 
@@ -90,7 +88,8 @@ class Scan:
         self._failed: set[str] = set()  # gateways, maybe this one, since the last message
         self._failure: QueryError | None = None
         self._away: StoreUnavailable | None = None  # of this gateway's store, when it was last read
-        self._given_s = -math.inf  # when the last message was
+        self._given_s = time.monotonic()  # when the last message was, or, before any, when it began
+        self._has_given = False
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
         """Yield the messages: at least one, and the last one tells that all is read."""
@@ -105,7 +104,14 @@ class Scan:
             return
         while remaining and scanned.rows_left() != 0:
             check_call(self._call)
-            piece = self._piece(remaining)
+            try:
+                piece = self._piece(remaining)
+            except TableRebuilt:
+                if self._has_given or not self._is_new:
+                    raise
+                await self._open()  # nothing was given of the generation before
+                remaining = self._remaining()
+                continue
             if piece is None:
                 await self._wait(remaining[0])
                 continue
@@ -114,7 +120,7 @@ class Scan:
                 async for message in messages:
                     yield message
                     self._failed.clear()
-                    self._given_s = time.monotonic()
+                    self._given_s, self._has_given = time.monotonic(), True
             remaining = self._remaining()
 
     async def _open(self) -> None:
@@ -154,10 +160,16 @@ class Scan:
         return [each for each in self._partitions if each >= self._scanned.token.partition]
 
     async def _wait(self, partition: Partition) -> None:
-        """Wait for somebody to have a partition; raise why nobody has where the wait is over, or nothing was sent."""
-        if time.monotonic() > self._given_s + self._access.limits.retries_s:
+        """Wait for somebody to have a partition; raise why nobody has where the wait is over.
+
+        Before its first message it waits as other calls do: for long only while gateways switch to a generation.
+        """
+        name, retries_s = self._access.table.name, self._access.limits.retries_s
+        if not self._has_given and not self._router.directory.is_switching(name):
+            retries_s = min(HEARD_S, retries_s)
+        if time.monotonic() + RETRY_S > self._given_s + retries_s:
             text = "no live gateway has it"
-            raise self._away or self._failure or PartitionUnavailable(self._access.table.name, partition, text)
+            raise self._away or self._failure or PartitionUnavailable(name, partition, text)
         self._failed.clear()
         await self._access.notifier.wait(RETRY_S)
 

@@ -1,5 +1,6 @@
 """All that clients do with the cells at once, while somebody writes them: what they saw is a history."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -128,7 +129,11 @@ class Load:
         """Write no more, and see each copy become the table, and each gateway have it to the last record."""
         self._writers.close()
         for copy in self.copies:
-            soon(copy.is_the_table, "a copy is the table", ALL_S)
+            deadline = time.monotonic() + ALL_S
+            while (differences := copy.differences()) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            behind = {name: self._cluster[name].behind() for name in self._cluster.names_up} if differences else {}
+            assert not differences, f"a copy is not the table after {ALL_S} s; {differences}; behind are {behind}"
         self.wait_for_reads(each=1)
         for name in self._cluster.names_up:
             target = self._cluster.target(names=[name])
