@@ -8,7 +8,7 @@ import json
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -488,9 +488,9 @@ class _Checking:
 def recorded(write_log: Callable[[History], object]) -> Iterator[History]:
     """Give a history, and check it when the block ends. Where that or the block fails its file stays, and is named.
 
-    `write_log` writes what was in the changelog.
+    What it shows is told of a block that fails, too. `write_log` writes what was in the changelog.
     """
-    history = History()
+    history, verdict = History(), None
     try:
         try:
             yield history
@@ -502,6 +502,9 @@ def recorded(write_log: Callable[[History], object]) -> Iterator[History]:
         assert not verdict.problems, "\n".join(verdict.problems)
     except BaseException as error:
         history.close()
+        if verdict is None:
+            with suppress(Exception):  # what failed may have left half a history
+                error.add_note(str(check(history.path)))
         error.add_note(f"its history: {history.path}; python -m tests.kit.histories FILE checks it again")
         raise
     history.path.unlink()
