@@ -94,6 +94,32 @@ def test_clients_that_lost_all_brokers_give_way_to_others(broker: Broker, impati
     assert log.trouble() == ""
 
 
+def test_a_consumer_that_is_deaf_for_one_partition_gives_way_to_another(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one whose leader the consumer does not find again, while others bring records."""
+    log = KafkaLog(broker.bootstrap, still_s=0.3)
+    topic = new_topic(broker.bootstrap, 2)
+    sources = [TopicPartition(topic, Partition(number)) for number in range(2)]
+    for source in sources:
+        log.follow(source, Place(Offset(0)))
+    produce(broker.bootstrap, topic, [NewRecord(b"k", b"1", partition=number) for number in range(2)])
+    fetch_until(log, lambda fetched: {each.topic_partition for each in fetched if each.records} == set(sources))
+
+    log._consumer.pause([KafkaPartition(topic, 0)])
+    produce(broker.bootstrap, topic, [NewRecord(b"k", b"2", partition=number) for number in range(2)])
+    values: list[bytes | None] = []
+    deadline = time.monotonic() + WAIT_S
+    while len(values) < 2:
+        assert time.monotonic() < deadline, values
+        log.describe_topic(topic).result(WAIT_S)
+        for fetched in log.fetch(records_max=100, timeout_s=0.1):
+            values += [record.value for record in fetched.records]
+    assert values == [b"2", b"2"], "what came before comes once"
+    assert f'nothing comes of partition 0 of topic "{topic}" behind offset 0, though it ends at 2' in caplog.text
+    log.close()
+
+
 def test_nobody_there_is_told_in_a_sentence() -> None:
     log = KafkaLog(f"127.0.0.1:{free_port()}")
     with pytest.raises(LogUnavailable, match=r"^Kafka at 127\.0\.0\.1:\d+ does not answer"):

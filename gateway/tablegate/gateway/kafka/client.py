@@ -8,7 +8,8 @@ The last thing that a broker says while it shuts down may be that there are no b
 that it was started with, too, and never connects again (https://github.com/confluentinc/librdkafka/issues/5301). From
 outside that looks like Kafka being away. So each of the three clients has a `Renewal`: one that gets no answer for long
 is replaced by a new one, which reads secrets and certificates anew. The consumer is idle on a quiet topic, which is no
-sign of trouble; it is suspected only when another client was answered a moment ago (`_check_consumer`).
+sign of trouble; it is suspected only when another client was answered a moment ago (`_check_consumer`). It may be deaf
+for one partition, too, of which Kafka is known to have more (`_check_partitions`).
 
 What was read is proved before more is: a partition that is followed from a place of a known leader epoch is fetched
 from the last record before it, once more. Where that is not there in its epoch, the log is another one (`_is_proved`).
@@ -25,7 +26,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import (
     Consumer,
@@ -66,6 +67,8 @@ from tablegate.gateway.kafka.log import (
 from tablegate.gateway.kafka.repeater import repeat_records
 
 REQUEST_TIMEOUT_S = 5.0
+STILL_S = 30.0  # longer than what is queued before a partition's records takes to be applied, in a restore
+STILL_MAX_S = 600.0  # it doubles each time: brokers that hold a client back for longer would begin again each time
 QUIET_S = 5.0  # a consumer that brings nothing for longer is asked whether it still has brokers
 APPEND_TIMEOUT_S = 2.0  # an older beat is worth nothing
 CLOSE_TIMEOUT_S = 2.0
@@ -104,6 +107,13 @@ _logger = logging.getLogger("tablegate.gateway.replication")
 _record = tuple.__new__  # Record(...) costs twice as much, a million times a restore
 
 
+class _Still(NamedTuple):
+    """A partition that stands still: where, and since when at the latest, by the monotonic clock."""
+
+    next_offset: Offset
+    since_s: float
+
+
 class KafkaLog(Log):
     """A client of Kafka brokers. `options` are librdkafka's, for security; ours win."""
 
@@ -115,12 +125,14 @@ class KafkaLog(Log):
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         quiet_s: float = QUIET_S,
         renew_s: float = RENEW_S,
+        still_s: float = STILL_S,
     ) -> None:
         self._options = options
         self._others: list[KafkaLog] = []  # what this one hears of Kafka holds for them, too
         self._request_timeout_s = request_timeout_s
         self._renew_s = renew_s
         self._quiet_s = quiet_s
+        self._still_s = self._still_max_s = still_s
         self._client = fresh(options).also({"bootstrap.servers": bootstrap, "client.id": "tablegate"})
         self._password = self._client.get(_PASSWORD)
         self._bootstrap = bootstrap
@@ -134,6 +146,8 @@ class KafkaLog(Log):
         self._appender = KafkaAppender(self._client, renew_s)
         self._followed: dict[TopicPartition, Place] = {}
         self._unproved: set[TopicPartition] = set()  # of those: what was read before is not known to be there still
+        self._ends: dict[str, Sequence[Offset]] = {}  # of topics that were described since the last fetch
+        self._still: dict[TopicPartition, _Still] = {}  # of which Kafka had more
         self._descriptions, self._reads = Renewal(renew_s), Renewal(renew_s)
         self._received_s = 0.0  # when the consumer last brought something
         self._must_renew = False  # the consumer is to be replaced
@@ -160,6 +174,8 @@ class KafkaLog(Log):
             return
         answer.set_result(facts)
         for log in (self, *self._others):
+            if facts is not None:
+                log._ends[topic] = facts.end_offsets
             log._check_consumer(topic)
 
     def _take_up_password(self) -> None:
@@ -275,14 +291,17 @@ class KafkaLog(Log):
     @override
     def unfollow(self, topic_partition: TopicPartition) -> None:
         self._unproved.discard(topic_partition)
+        self._still.pop(topic_partition, None)
         if self._followed.pop(topic_partition, None) is not None:
             self._consumer.incremental_unassign([KafkaPartition(topic_partition.topic, topic_partition.partition)])
 
     @override
     def fetch(self, *, records_max: int, timeout_s: float) -> list[Fetched]:
-        # `consume` alone would wait for a full batch: `poll` waits for one record, `consume` adds those behind it.
+        while self._ends:
+            self._check_partitions(*self._ends.popitem())
         if self._must_renew:
             self._renew_consumer()
+        # `consume` alone would wait for a full batch: `poll` waits for one record, `consume` adds those behind it.
         first = self._consumer.poll(timeout_s)
         if first is None:
             return []
@@ -319,14 +338,38 @@ class KafkaLog(Log):
     def _renew_consumer(self) -> None:
         """Go on with a new consumer, at the offsets that the old one had delivered."""
         self._must_renew = False
+        self._still.clear()
         old = self._consumer
         with _keeping_the_old():
             self._consumer = self._new_consumer()
         if self._consumer is old:
             return
-        _logger.warning("the Kafka consumer gets no answer while Kafka answers others; a new consumer replaces it")
+        _logger.warning("the Kafka consumer hears nothing while Kafka answers others; a new consumer replaces it")
         self._assign(self._followed)
         threading.Thread(target=old.close, name="kafka-close", daemon=True).start()  # it may wait for brokers
+
+    def _check_partitions(self, topic: str, end_offsets: Sequence[Offset]) -> None:
+        """Suspect a consumer that has brought nothing of a partition for long, though the brokers say that it has more.
+
+        Others may be heard of all the while. To follow the partition anew is not enough: the consumer knows it still.
+        """
+        now_s = time.monotonic()
+        for partition, end_offset in enumerate(end_offsets):
+            topic_partition = TopicPartition(topic, Partition(partition))
+            place, still = self._followed.get(topic_partition), self._still.pop(topic_partition, None)
+            if place is None or place.next_offset >= end_offset or topic in self._unreadable:
+                continue
+            if still is None or still.next_offset != place.next_offset:
+                still = _Still(place.next_offset, now_s)
+            self._still[topic_partition] = still
+            if now_s >= still.since_s + self._still_max_s:
+                where = f'partition {partition} of topic "{topic}" behind offset {place.next_offset - 1}'
+                _logger.warning("nothing comes of %s, though it ends at %d", where, end_offset)
+                self._must_renew = True
+        if self._must_renew:
+            self._still_max_s = min(2 * self._still_max_s, STILL_MAX_S)
+        elif not self._still:
+            self._still_max_s = self._still_s
 
     def _delivered(
         self,
@@ -449,6 +492,7 @@ class KafkaLog(Log):
             request_timeout_s=self._request_timeout_s,
             quiet_s=self._quiet_s,
             renew_s=self._renew_s,
+            still_s=self._still_s,
         )
         self._others.append(other)
         return other
