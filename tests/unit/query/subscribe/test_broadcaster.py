@@ -331,6 +331,26 @@ def test_the_rest_of_a_burst_stays_to_be_read(world: World) -> None:
     assert sum(len(encoder.given[data]) for data in popped(subscriber)) == 2 * len(LETTERS)
 
 
+def test_a_burst_that_is_broken_off_makes_no_copy_whole(world: World) -> None:
+    """A partition may be served no more before all of a burst is read: what says so comes when it is here again."""
+    broadcaster = ChangeBroadcaster(STORE, QueryLimits(message_rows_max=2, publish_messages_max=1), bytes, at_once)
+    encoder = Encoder()
+    subscriber = joined(broadcaster, world, EVERYTHING, encoder)
+    others = joined(broadcaster, world, EVERYTHING.within([P1]), encoder, "others")
+    for partition in (P0, P1):
+        world.write(partition, [(letter, RED) for letter in LETTERS])
+    assert not publish(broadcaster, world)
+    end = world.next_offsets[P0]
+    for phase, is_whole in ((Phase.CATCHING_UP, False), (Phase.LIVE, True)):
+        world.store.apply(STORE, P0, [], position(end, phase=phase))
+        for _ in LETTERS:
+            publish(broadcaster, world)
+        assert encoder.whole[popped(subscriber)[-1]] is is_whole
+        if not is_whole:
+            assert encoder.whole[popped(others)[-1]]
+    assert sum(map(len, encoder.given.values())) == 3 * len(LETTERS)
+
+
 def test_a_group_of_many_is_given_its_message_in_turns(world: World) -> None:
     turns, encoder, sent = TurnsByHand(), Encoder(), list[bool]()
     limits = QueryLimits(publish_given_max=2)

@@ -250,6 +250,8 @@ class SubscriberGroup:
             return None
         selection = self.selection
         shown = list(selection.shown(changes))
+        # One that is served no more in the middle of a burst has changes that nobody here has read.
+        is_whole = is_whole and (not broadcaster.unserved or broadcaster.is_whole(selection.partitions))
         if not shown and (self.is_current or not is_whole):
             return None
         self.is_current = is_whole
