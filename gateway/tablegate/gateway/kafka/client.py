@@ -67,7 +67,7 @@ from tablegate.gateway.kafka.log import (
 from tablegate.gateway.kafka.repeater import repeat_records
 
 REQUEST_TIMEOUT_S = 5.0
-STILL_S = 30.0  # longer than what is queued before a partition's records takes to be applied, in a restore
+STILL_S = 15.0  # what is queued before the records of a partition, in a restore, is mostly applied sooner
 STILL_MAX_S = 600.0  # it doubles each time: brokers that hold a client back for longer would begin again each time
 QUIET_S = 5.0  # a consumer that brings nothing for longer is asked whether it still has brokers
 APPEND_TIMEOUT_S = 2.0  # an older beat is worth nothing
