@@ -97,7 +97,7 @@ def test_supervisor_passes_a_drain_on_and_again_after_a_restart() -> None:
     listens += "time.sleep(0.3); signal.signal(signal.SIGUSR1, drain); tell('open'); time.sleep(60)"
 
     def until(events: list[tuple[str, str]]) -> bool:
-        if events == [("worker", "up")]:
+        if len(events) == 1:  # mostly that of the worker, so that the replicator listens only later
             os.kill(os.getpid(), signal.SIGUSR1)
         return events.count(("replicator", "draining")) >= 2
 

@@ -358,6 +358,8 @@ def test_streams_that_are_due_within_moments_are_due_together(tmp_path: Path) ->
         async with asyncio.timeout(TIMEOUT_S):
             while len(loop.due_s) < 3 * len(clients):
                 await asyncio.sleep(0.001)
+                # Its time may be over before it was due three times, on a busy machine.
+                clients = [world.open("ann", Copy(), **OFTEN) if each.over.is_set() else each for each in clients]
         for client in clients:
             client.go()
 
