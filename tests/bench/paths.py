@@ -97,8 +97,8 @@ class _Recorder:
 
     @property
     def calls(self) -> Mapping[str, int]:
-        """Those of the Get that had the fewest."""
-        return min(self._gets, key=Counter.total)
+        """Those of the Get that passed the fewest files: on a busy machine bytes of others come between."""
+        return min(self._gets, key=lambda calls: (len(calls), calls.total()))
 
     def start(self) -> None:
         self._calls = Counter()

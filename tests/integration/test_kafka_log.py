@@ -116,8 +116,8 @@ def test_a_consumer_that_is_deaf_for_one_partition_gives_way_to_another(
         for fetched in log.fetch(records_max=100, timeout_s=0.1):
             values += [record.value for record in fetched.records]
     assert values == [b"2", b"2"], "what came before comes once"
-    told = f'nothing comes of partition 0 of topic "{topic}" behind offset 0, though it ends at 2'
-    assert told in [record.getMessage() for record in caplog.records]
+    expected = f'nothing comes of partition 0 of topic "{topic}" behind offset 0, though it ends at 2'
+    assert expected in [record.getMessage() for record in caplog.records]
     log.close()
 
 
