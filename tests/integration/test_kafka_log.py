@@ -47,6 +47,13 @@ def impatient_log(broker: Broker) -> Iterator[KafkaLog]:
     log.close()
 
 
+@pytest.fixture
+def suspicious_log(broker: Broker) -> Iterator[KafkaLog]:
+    log = KafkaLog(broker.bootstrap, still_s=0.3)
+    yield log
+    log.close()
+
+
 def fetch_until(log: KafkaLog, done: Callable[[list[Fetched]], bool]) -> list[Fetched]:
     fetched: list[Fetched] = []
     deadline = time.monotonic() + WAIT_S
@@ -95,10 +102,10 @@ def test_clients_that_lost_all_brokers_give_way_to_others(broker: Broker, impati
 
 
 def test_a_consumer_that_is_deaf_for_one_partition_gives_way_to_another(
-    broker: Broker, caplog: pytest.LogCaptureFixture
+    suspicious_log: KafkaLog, broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As one whose leader the consumer does not find again, while others bring records."""
-    log = KafkaLog(broker.bootstrap, still_s=0.3)
+    log = suspicious_log
     topic = new_topic(broker.bootstrap, 2)
     sources = [TopicPartition(topic, Partition(number)) for number in range(2)]
     for source in sources:
@@ -118,6 +125,23 @@ def test_a_consumer_that_is_deaf_for_one_partition_gives_way_to_another(
     assert values == [b"2", b"2"], "what came before comes once"
     expected = f'nothing comes of partition 0 of topic "{topic}" behind offset 0, though it ends at 2'
     assert expected in [record.getMessage() for record in caplog.records]
+
+
+def test_a_deaf_consumer_is_suspected_later_each_time_until_all_go_on() -> None:
+    """Whatever is described between: brokers may hold back a client by a quota, and each new one begins again."""
+    log = KafkaLog(f"127.0.0.1:{free_port()}", still_s=0.01)
+    source = TopicPartition("t", Partition(0))
+    log.follow(source, Place(Offset(0)))
+    for times in range(1, 4):
+        log._check_partitions("t", [Offset(5)])
+        time.sleep(0.01 * 2**times)
+        log._check_partitions("t", [Offset(5)])
+        log.fetch(records_max=1, timeout_s=0.0)
+        log._check_partitions("other", [Offset(0)])
+        assert log._suspected_after_s == pytest.approx(0.01 * 2**times)
+    log._followed[source] = Place(Offset(5))
+    log._check_partitions("t", [Offset(5)])
+    assert log._suspected_after_s == 0.01
     log.close()
 
 

@@ -23,8 +23,10 @@ SERVICE = "/examples.ratings.v1.RatingsService"
 START_TIMEOUT_S = 60.0
 
 
-def soon(holds: Callable[[], Any], what: str, seconds: float = 30.0) -> None:
-    """Wait until `holds()`; a call that is refused does not hold yet."""
+def soon(
+    holds: Callable[[], Any], what: str, seconds: float = 30.0, *, why_not: Callable[[], object] = lambda: ""
+) -> None:
+    """Wait until `holds()`; a call that is refused does not hold yet. `why_not()` is told where it never does."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -32,7 +34,7 @@ def soon(holds: Callable[[], Any], what: str, seconds: float = 30.0) -> None:
                 return
         except grpc.RpcError as error:
             what = f"{what} ({error.code()}: {error.details()})" if time.monotonic() >= deadline else what
-        assert time.monotonic() < deadline, f"not in {seconds} s: {what}"
+        assert time.monotonic() < deadline, f"not in {seconds} s: {what} {why_not()}"
         time.sleep(0.05)
 
 

@@ -68,7 +68,7 @@ from tablegate.gateway.kafka.repeater import repeat_records
 
 REQUEST_TIMEOUT_S = 5.0
 STILL_S = 15.0  # what is queued before the records of a partition, in a restore, is mostly applied sooner
-STILL_MAX_S = 600.0  # it doubles each time: brokers that hold a client back for longer would begin again each time
+STILL_MAX_S = 600.0  # that doubles each time: brokers that hold a client back for longer would begin again each time
 QUIET_S = 5.0  # a consumer that brings nothing for longer is asked whether it still has brokers
 APPEND_TIMEOUT_S = 2.0  # an older beat is worth nothing
 CLOSE_TIMEOUT_S = 2.0
@@ -132,7 +132,7 @@ class KafkaLog(Log):
         self._request_timeout_s = request_timeout_s
         self._renew_s = renew_s
         self._quiet_s = quiet_s
-        self._still_s = self._still_max_s = still_s
+        self._still_s = self._suspected_after_s = still_s
         self._client = fresh(options).also({"bootstrap.servers": bootstrap, "client.id": "tablegate"})
         self._password = self._client.get(_PASSWORD)
         self._bootstrap = bootstrap
@@ -338,7 +338,8 @@ class KafkaLog(Log):
     def _renew_consumer(self) -> None:
         """Go on with a new consumer, at the offsets that the old one had delivered."""
         self._must_renew = False
-        self._still.clear()
+        now_s = time.monotonic()
+        self._still = {each: still._replace(since_s=now_s) for each, still in self._still.items()}
         old = self._consumer
         with _keeping_the_old():
             self._consumer = self._new_consumer()
@@ -353,7 +354,7 @@ class KafkaLog(Log):
 
         Others may be heard of all the while. To follow the partition anew is not enough: the consumer knows it still.
         """
-        now_s = time.monotonic()
+        now_s, is_deaf = time.monotonic(), False
         for partition, end_offset in enumerate(end_offsets):
             topic_partition = TopicPartition(topic, Partition(partition))
             place, still = self._followed.get(topic_partition), self._still.pop(topic_partition, None)
@@ -362,14 +363,15 @@ class KafkaLog(Log):
             if still is None or still.next_offset != place.next_offset:
                 still = _Still(place.next_offset, now_s)
             self._still[topic_partition] = still
-            if now_s >= still.since_s + self._still_max_s:
+            if now_s >= still.since_s + self._suspected_after_s:
                 where = f'partition {partition} of topic "{topic}" behind offset {place.next_offset - 1}'
                 _logger.warning("nothing comes of %s, though it ends at %d", where, end_offset)
-                self._must_renew = True
-        if self._must_renew:
-            self._still_max_s = min(2 * self._still_max_s, STILL_MAX_S)
+                is_deaf = True
+        if is_deaf:
+            self._must_renew = True
+            self._suspected_after_s = min(2 * self._suspected_after_s, STILL_MAX_S)
         elif not self._still:
-            self._still_max_s = self._still_s
+            self._suspected_after_s = self._still_s
 
     def _delivered(
         self,

@@ -154,13 +154,17 @@ async def answer_later(
                 # (decision 42).
                 retries_s = read.access.limits.retries_s
                 end_s = now_s + (retries_s if left_s is None else min(retries_s, left_s * TIME_PART))
-            is_switching = read.access.router.directory.is_switching(read.access.table.name)
             # The first retry is for whoever has the time. Later ones are for a switch, which is heard of in a moment.
-            heard_s = end_s if is_switching or now_s == begin_s else min(end_s, begin_s + HEARD_S)
-            if now_s + RETRY_S > heard_s:
+            if now_s + RETRY_S > (end_s if now_s == begin_s else heard_by_s(read.access, begin_s, end_s)):
                 raise
         reason = None
         await asyncio.sleep(RETRY_S)
+
+
+def heard_by_s(access: TableAccess, begin_s: float, end_s: float) -> float:
+    """Return when it is heard that somebody has what nobody had at `begin_s`: `end_s` only while gateways switch."""
+    is_switching = access.router.directory.is_switching(access.table.name)
+    return end_s if is_switching else min(end_s, begin_s + HEARD_S)
 
 
 async def _local(read: UnaryRead) -> bytes:

@@ -34,7 +34,7 @@ from tablegate.gateway.query.errors import (
     QueryError,
     TableRebuilt,
 )
-from tablegate.gateway.query.forwarding import HEARD_S, RETRY_S, error_for
+from tablegate.gateway.query.forwarding import RETRY_S, error_for, heard_by_s
 from tablegate.gateway.query.requests import parse
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, read_positions
 from tablegate.gateway.query.store_scan import Scanned, ScanPlan, StoreScan, check_call
@@ -164,14 +164,14 @@ class Scan:
 
         Before its first message it waits as other calls do: for long only while gateways switch to a generation.
         """
-        name, retries_s = self._access.table.name, self._access.limits.retries_s
-        if not self._has_given and not self._router.directory.is_switching(name):
-            retries_s = min(HEARD_S, retries_s)
-        if time.monotonic() + RETRY_S > self._given_s + retries_s:
+        access, end_s = self._access, self._given_s + self._access.limits.retries_s
+        if not self._has_given:
+            end_s = heard_by_s(access, self._given_s, end_s)
+        if time.monotonic() + RETRY_S > end_s:
             text = "no live gateway has it"
-            raise self._away or self._failure or PartitionUnavailable(name, partition, text)
+            raise self._away or self._failure or PartitionUnavailable(access.table.name, partition, text)
         self._failed.clear()
-        await self._access.notifier.wait(RETRY_S)
+        await access.notifier.wait(RETRY_S)
 
     def _piece(self, remaining: Sequence[Partition]) -> _Piece | None:
         """Return what is read next, None where nobody has it; raise `TableRebuilt`."""

@@ -39,16 +39,21 @@ class CellsCopy(HistoryClient):
     def close(self) -> None:
         self._channel.close()
 
+    def is_the_table(self) -> bool:
+        """Return whether the copy is what was written last; to be asked when nothing is written any more."""
+        return self.is_current and self.rows == self._written()
+
     def differences(self) -> str:
-        """Return how the copy is not what was written last, if it is not; for when nothing is written any more."""
-        rows = {key: revision for key, revision in self._cells.rows.items() if self._shelf in (None, key[0])}
-        if self.is_current and self.rows == rows:
-            return ""
+        """Return how it is not."""
+        rows = self._written()
         other = sorted(key for key in {*rows, *self.rows} if rows.get(key) != self.rows.get(key))
         partitions = sorted({self._cells.partition_of(key) for key in other})
         some = [f"{key}: {self.rows.get(key)}, not {rows.get(key)}" for key in other[:5]]
         state = self.death or f"{self.ends}, current: {self.is_current}"
         return f"{state}; {len(other)} cells differ, of partitions {partitions}: {some}"
+
+    def _written(self) -> dict[CellKey, int]:
+        return {key: revision for key, revision in self._cells.rows.items() if self._shelf in (None, key[0])}
 
     def work(self) -> None:
         self._history.invoke(self._process, "subscribe", range=self._range)

@@ -1,6 +1,5 @@
 """All that clients do with the cells at once, while somebody writes them: what they saw is a history."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -129,17 +128,18 @@ class Load:
         """Write no more, and see each copy become the table, and each gateway have it to the last record."""
         self._writers.close()
         for copy in self.copies:
-            deadline = time.monotonic() + ALL_S
-            while (differences := copy.differences()) and time.monotonic() < deadline:
-                time.sleep(0.05)
-            behind = {name: self._cluster[name].behind() for name in self._cluster.names_up} if differences else {}
-            assert not differences, f"a copy is not the table after {ALL_S} s; {differences}; behind are {behind}"
+            why_not = partial(self._why_not_whole, copy)
+            soon(copy.is_the_table, "a copy is the table", ALL_S, why_not=why_not)
         self.wait_for_reads(each=1)
         for name in self._cluster.names_up:
             target = self._cluster.target(names=[name])
             scans = Scans(self.history, self.cells, target, pause_s=0.0)
             soon(partial(scans.scan, latest=True), f"{name} gives the table as it is", ALL_S)
             scans.close()
+
+    def _why_not_whole(self, copy: CellsCopy) -> str:
+        behind = {name: self._cluster[name].behind() for name in self._cluster.names_up}
+        return f"({copy.differences()}; behind are {behind})"
 
     def figures(self) -> dict[str, Any]:
         """Return what is worth telling of it."""
