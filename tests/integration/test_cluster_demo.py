@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.job.process import wait_until
-from tests.kit.programs.demo import read_until, start_demo
+from tests.kit.programs.demo import read_rest, read_until, start_demo
 from tests.kit.programs.processes import alive, process_tree
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
@@ -46,7 +46,7 @@ def test_nobody_notices_that_a_gateway_is_killed_and_nothing_is_left(tmp_path: P
     try:
         seen = read_until(process, "reads begin")
         tree = process_tree(process.pid) - {process.pid}
-        output = seen + process.communicate(timeout=300)[0]
+        output = seen + read_rest(process)
         assert process.returncode == 0, output
     finally:
         process.kill()
@@ -84,7 +84,7 @@ def test_nobody_notices_that_a_gateway_is_killed_and_nothing_is_left(tmp_path: P
         read_until(again, "reads begin")
         tree = process_tree(again.pid) - {again.pid}
         again.send_signal(signal.SIGINT)
-        output, _ = again.communicate(timeout=300)
+        output = read_rest(again)
         assert again.returncode == 0, output
     finally:
         again.kill()

@@ -15,7 +15,7 @@ import pytest
 from tablegate.examples.demo.launch import job_process
 from tablegate.jobs.jars.java import SHORT_LIVED_OPTIONS, find_java
 from tests.kit.job.process import wait_until
-from tests.kit.programs.demo import read_until, start_demo
+from tests.kit.programs.demo import read_rest, read_until, start_demo
 from tests.kit.programs.go_tools import go_tool
 from tests.kit.programs.processes import alive, process_tree
 
@@ -62,7 +62,7 @@ def test_demo_answers_stays_and_leaves_nothing(tmp_path: Path) -> None:
             tree = process_tree(process.pid) - {process.pid}
             assert len(tree) >= 4, "Kafka, job with its Java, gateway"
             process.send_signal(signal.SIGINT)
-            output, _ = process.communicate(timeout=300)
+            output = read_rest(process)
             assert process.returncode == 0, output
             assert "Traceback" not in output
             # Spark's Python daemon ends by itself, a moment after the Java process that it serves.
@@ -71,7 +71,7 @@ def test_demo_answers_stays_and_leaves_nothing(tmp_path: Path) -> None:
             process.kill()
             process.communicate()
     again = start_demo(tmp_path / "demo", "--once", "--port", str(port))
-    output, _ = again.communicate(timeout=300)
+    output = read_rest(again)
     assert again.returncode == 0, output
     _check_answers(output)
     if go_tool("github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3") is None:

@@ -1,9 +1,12 @@
 """The demo as a user starts it, and its output."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+ENDS_WITHIN_S = 300  # with all its processes, on a busy machine
 
 
 def start_demo(data: Path, *words: str) -> subprocess.Popen[str]:
@@ -30,3 +33,12 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(
         f"the demo ended without {text!r}:\n{seen}\n{log.read_text()[-8_000:] if log.exists() else ''}"
     )
+
+
+def read_rest(process: subprocess.Popen[str]) -> str:
+    """Return what it still prints until it ends; show that, and what its threads do, where it does not end."""
+    try:
+        return process.communicate(timeout=ENDS_WITHIN_S)[0]
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # faulthandler then prints the stacks
+        raise AssertionError(f"the demo does not end:\n{process.communicate()[0]}") from None

@@ -27,6 +27,7 @@ from tablegate.examples.demo.gateways import ClusterMember, Gateways, PlacementV
 from tablegate.examples.demo.launch import NoAnswer
 from tablegate.examples.samples import Event, EventProducer
 from tablegate.gateway.cli import show
+from tablegate.gateway.cli.connecting import interrupts_deferred
 from tablegate.gateway.contract.catalogue import GetQuery
 
 RATINGS_PER_S = 5
@@ -329,7 +330,8 @@ class Reads:
             request.read_options.at_least = self._seen.token
         number, seen, began_s = self._begun, self._seen.rating_count, time.monotonic()
         self._begun += 1
-        future = self._call.future(request, timeout=READ_TIMEOUT_S)
+        with interrupts_deferred():
+            future = self._call.future(request, timeout=READ_TIMEOUT_S)
         future.add_done_callback(lambda done: self._done.put((number, began_s, seen, time.monotonic(), done)))
 
     def _record(self, number: int, began_s: float, seen: int, ended_s: float, done: Any) -> None:

@@ -4,6 +4,8 @@ What they ask it is in `gateway.py`.
 """
 
 import re
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -145,6 +147,46 @@ class ShownCredential(
     def intercept_stream_stream(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
         """Add the credential to the metadata of a call."""
         return self._shown(continuation, client_call_details, request_iterator)
+
+
+class InterruptibleStreams(
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
+    grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
+):
+    """Begins each stream out of reach of Ctrl-C."""
+
+    def _begun(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        with interrupts_deferred():
+            return continuation(client_call_details, request)
+
+    intercept_unary_stream = _begun
+
+    def intercept_stream_stream(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
+        """Begin the stream."""
+        return self._begun(continuation, client_call_details, request_iterator)
+
+
+@contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Let Ctrl-C, and SIGTERM where it is the same, wait for the end of the block; begin streams and futures in it.
+
+    gRPC notes such a call, and then starts the thread that reads its events. A `KeyboardInterrupt` between the two
+    leaves a call that nobody reads, and `Channel.close` waits for it for ever. Blocking unary calls are safe.
+    """
+    came: list[int] = []
+    deferred: list[signal.Signals] = []
+    try:
+        if threading.current_thread() is threading.main_thread():  # others are not interrupted
+            for one in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(one) is signal.default_int_handler:
+                    deferred.append(one)
+                    signal.signal(one, lambda number, _: came.append(number))
+        yield
+    finally:
+        for one in deferred:
+            signal.signal(one, signal.default_int_handler)
+        if came:
+            raise KeyboardInterrupt
 
 
 NO_TRUST = Trust()

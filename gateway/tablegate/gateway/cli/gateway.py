@@ -17,6 +17,7 @@ from tablegate.gateway.cli.connecting import (
     HTTPS,
     NO_TRUST,
     AskError,
+    InterruptibleStreams,
     ShownCredential,
     Trust,
     ask_errors,
@@ -72,9 +73,8 @@ class Gateway:
             self._channel = grpc.insecure_channel(target, CHANNEL_OPTIONS)
         else:
             self._channel = grpc.secure_channel(target, trust.credentials(), CHANNEL_OPTIONS)
-        if token is not None:
-            shown: Any = ShownCredential(trust)
-            self._channel = grpc.intercept_channel(self._channel, shown)
+        interceptors: list[Any] = [] if token is None else [ShownCredential(trust)]
+        self._channel = grpc.intercept_channel(self._channel, *interceptors, InterruptibleStreams())
         self._catalogue: Catalogue | None = None
 
     def __enter__(self) -> "Gateway":
