@@ -1,6 +1,10 @@
 """What a gateway is told to be one of a cluster."""
 
+import sys
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -73,6 +77,35 @@ def test_a_made_up_name_stays_the_same(tmp_path: Path) -> None:
     (tmp_path / "gateway.id").write_text("no name\n")
     with pytest.raises(ServeError, match="has no gateway's name in it; remove it"):
         membership_of(config(tmp_path))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file that nobody closed
+def test_a_name_is_made_also_where_a_start_was_cut_short(tmp_path: Path) -> None:
+    """A start is ended at each line of what makes the name, in turn."""
+    for line in range(1_000):
+        (tmp_path / "gateway.id").unlink(missing_ok=True)
+        steps = count()
+
+        def end(frame: FrameType, event: str, _: object, line: int = line, steps: Iterator[int] = steps) -> Any:
+            if Path(frame.f_code.co_filename).stem not in ("preflight", "pathlib"):
+                return None
+            if event == "line" and next(steps) == line:
+                raise KeyboardInterrupt
+            return end
+
+        before = sys.gettrace()
+        sys.settrace(end)
+        try:
+            membership_of(config(tmp_path))
+            break
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        assert membership_of(config(tmp_path)) is not None, line
+    else:
+        raise AssertionError("it does not end")
+    assert line > 20
 
 
 def test_replicas_of_all_and_of_certain_tables(tmp_path: Path) -> None:

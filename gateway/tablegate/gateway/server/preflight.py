@@ -233,7 +233,7 @@ def _kept_name(config: ServeConfig) -> str:
                 raise ServeError(f'"{path}" has no gateway\'s name in it; remove it, or give --gateway-id')
             return name
         name = f"gateway-{secrets.token_hex(4)}"
-        path.write_text(f"{name}\n", encoding="utf-8")
+        _write_private(path, f"{name}\n")
     except OSError as error:
         raise ServeError(f'"{path}" cannot be read or written: {error.strerror}; give another --data') from None
     return name
