@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,42 @@ def test_a_demo_in_the_background_of_a_script_ends(tmp_path: Path, number: signa
         assert demo.stdout.readline() == "waits\n"
         demo.send_signal(number)
         assert demo.stdout.readline() == "stopped\n"
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize(("handler", "says"), [("SIG_DFL", "stopped\n"), ("SIG_IGN", "")])
+def test_a_demo_stops_in_good_order_as_its_terminal_is_closed(tmp_path: Path, handler: str, says: str) -> None:
+    """With `nohup` it goes on."""
+    set_up = f"import os, signal; signal.signal(signal.SIGHUP, signal.{handler}); os.execv(*{_command(tmp_path)!r})"
+    with subprocess.Popen([sys.executable, "-c", set_up], stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        assert demo.stdout.readline() == "waits\n"
+        demo.send_signal(signal.SIGHUP)
+        if not says:
+            demo.kill()
+        assert demo.stdout.readline() == says
+
+
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+
+
+def test_a_second_ctrl_c_kills_what_takes_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(process: Any, timeout: float | None = None) -> int:
+        if timeout is not None:
+            raise KeyboardInterrupt
+        return wait(process)
+
+    wait = subprocess.Popen.wait
+    child = ChildProcess("child", tmp_path / "log", DEAF, program=(sys.executable, "-c"))
+    child.__enter__()
+    soon(lambda: (tmp_path / "log").read_text() == "deaf\n", "it listens to nothing")
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        child.__exit__()
+    is_running = child.is_running
+    monkeypatch.undo()
+    child.kill()
+    assert not is_running
 
 
 def _command(data: Path) -> tuple[str, list[str]]:

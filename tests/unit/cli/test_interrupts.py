@@ -1,21 +1,30 @@
 """Ctrl-C where gRPC begins a call: it is noted, but nobody reads its events yet, and a close would wait for it."""
 
+import importlib
+import runpy
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from tablegate.examples.demo.failover import Reads
+from tablegate.gateway import cli
 from tablegate.gateway.cli.connecting import interrupts_deferred
 from tablegate.gateway.cli.gateway import Gateway
+from tablegate.gateway.cli.row_files import Format, write_rows
+from tablegate.gateway.cli.subscribe import follow
 from tablegate.gateway.contract.catalogue import GetQuery
-from tests.kit.table.filled import catalogue_of
+from tests.kit.table.filled import catalogue_of, rating
 
 HANGS_S = 20  # it takes a millisecond
+subscribe_file = follow.__code__.co_filename
 
 
 @pytest.fixture
@@ -88,7 +97,8 @@ def _interrupt(number: int) -> None:
 
 
 def test_ctrl_c_counts_again_after_the_block() -> None:
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:
         for number in before:
             with pytest.raises(KeyboardInterrupt) as raised:
@@ -98,3 +108,79 @@ def test_ctrl_c_counts_again_after_the_block() -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("ends_with", [None, SystemExit(3), KeyboardInterrupt()])
+def test_ctrl_c_is_of_no_account_at_the_end_of_python(
+    ends_with: BaseException | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> None:
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if ends_with is not None:
+            raise ends_with
+
+    monkeypatch.setattr(importlib.import_module("tablegate.gateway.cli.main"), "main", run)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code: Any = None
+        try:
+            runpy.run_path(cli.__file__)["main"]()
+        except SystemExit as error:
+            code = error.code
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+        assert code == {SystemExit: 3, KeyboardInterrupt: 130}.get(type(ends_with))
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_ends_a_subscription_wherever_it_comes() -> None:
+    """It comes at each line of the command in turn: it ends the command as Ctrl-C does, or is how it ends."""
+
+    class Begun:
+        def subscribe(self, *_: object, **__: object) -> Any:
+            raise KeyboardInterrupt
+
+    gateway: Any = Begun()
+    passed: list[int] = []
+    for line in range(100):
+        passed.clear()
+
+        def interrupt(frame: FrameType, event: str, _: object, line: int = line) -> Any:
+            if frame.f_code.co_filename != subscribe_file:
+                return None
+            if event == "line":
+                passed.append(frame.f_lineno)
+                if len(passed) > line:
+                    raise KeyboardInterrupt
+            return interrupt
+
+        before = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            follow(gateway, "ratings", [], as_json=True, resume=None, changes_only=False)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        if len(passed) <= line:
+            break
+    assert 5 < line < 99
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_file_that_a_signal_cuts_short_leaves_nothing(number: int, tmp_path: Path) -> None:
+    def rows() -> Iterator[Any]:
+        yield rating(1)
+        assert callable(signal.getsignal(number)), "it would end the process at once"
+        signal.raise_signal(number)
+        yield rating(2)
+
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            write_rows(rows(), type(rating(1)), Format.JSON, tmp_path / "rows.json")
+        assert ended.value.code == 128 + number
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+    assert not list(tmp_path.iterdir())

@@ -150,6 +150,9 @@ class Broker:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+            except KeyboardInterrupt:  # the second of somebody who does not want to wait
+                self.kill()
+                raise
             self._archive.write(class_path("broker"))
         self._release()
 

@@ -30,9 +30,15 @@ class DemoError(Exception):
 
 
 def end_by_signals() -> None:
-    """Let SIGTERM be Ctrl-C, and Ctrl-C count: what a script has in the background would ignore it, and outlive it."""
+    """Let SIGTERM be Ctrl-C, and Ctrl-C count: what a script has in the background would ignore it, and outlive it.
+
+    A terminal that is closed is Ctrl-C, too, unless `nohup` is to outlive it: a demo that dies at once leaves processes
+    that still end, and the next start would find their locks.
+    """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
 
 
 def lock_directory(stack: ExitStack, data: Path) -> None:

@@ -51,6 +51,9 @@ class ChildProcess:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             self.kill()
+        except KeyboardInterrupt:  # the second of somebody who does not want to wait
+            self.kill()
+            raise
 
     def start(self) -> None:
         """Start it, again where it has ended."""

@@ -11,6 +11,12 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from tablegate.gateway.cli.main import main as run
 
-    if is_heard:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    run()
+    try:
+        if is_heard:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        run()
+    except KeyboardInterrupt:  # before there is a command that would end with it, or after its end
+        raise SystemExit(128 + signal.SIGINT) from None
+    finally:
+        if is_heard:  # Python's own end takes a while, too
+            signal.signal(signal.SIGINT, signal.SIG_DFL)

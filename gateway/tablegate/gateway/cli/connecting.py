@@ -168,7 +168,7 @@ class InterruptibleStreams(
 
 @contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """Let Ctrl-C, and SIGTERM where it is the same, wait for the end of the block; begin streams and futures in it.
+    """Let Ctrl-C, and signals that are the same, wait for the end of the block; begin streams and futures in it.
 
     gRPC notes such a call, and then starts the thread that reads its events. A `KeyboardInterrupt` between the two
     leaves a call that nobody reads, and `Channel.close` waits for it for ever. Blocking unary calls are safe.
@@ -177,7 +177,7 @@ def interrupts_deferred() -> Iterator[None]:
     deferred: list[signal.Signals] = []
     try:
         if threading.current_thread() is threading.main_thread():  # others are not interrupted
-            for one in (signal.SIGINT, signal.SIGTERM):
+            for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(one) is signal.default_int_handler:
                     deferred.append(one)
                     signal.signal(one, lambda number, _: came.append(number))

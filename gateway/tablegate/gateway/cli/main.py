@@ -14,7 +14,6 @@ import faulthandler
 import os
 import re
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
@@ -326,8 +325,6 @@ def main() -> None:
             raise
         complain(sentence)
         raise SystemExit(1) from None
-    except KeyboardInterrupt:  # before there is a command that would end with it
-        raise SystemExit(128 + signal.SIGINT) from None
     except BrokenPipeError:  # the reader of the pipe has closed it
         sys.stderr.close()
         raise SystemExit(0) from None

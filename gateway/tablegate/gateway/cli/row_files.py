@@ -5,6 +5,7 @@ A file gets its name when all rows are in it: half of a table never looks like o
 
 import csv
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -114,11 +115,28 @@ def _file(path: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         raise AskError(f'"{path}" cannot be written ({error.strerror}): give another --output') from None
     try:
-        with out:
+        with out, _ended_by_signals():
             yield out
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let the signals that would end the process at once leave the block first, as Ctrl-C does."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    taken = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
+    try:
+        for each in taken:
+            signal.signal(each, end)
+        yield
+    finally:
+        for each in taken:
+            signal.signal(each, signal.SIG_DFL)
 
 
 @contextmanager

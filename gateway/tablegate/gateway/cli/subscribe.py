@@ -68,7 +68,7 @@ def follow(
     `resume` is a file. It is read at the start, and then holds the token of the last event that was shown.
     """
     tokens = TokenMemory() if resume is None else TokenFile(resume)
-    with _ask_errors(resume), _until_interrupted():
+    with _ask_errors(resume), _UntilInterrupted():
         subscription = gateway.subscribe(table, arguments, tokens=tokens, changes_only=changes_only, mask=mask)
         with closing(subscription):
             if as_json:
@@ -96,16 +96,18 @@ def _ask_errors(resume: Path | None) -> Iterator[None]:
         raise AskError(f'"{resume}" cannot be used for --resume: {error.strerror}; check the path') from None
 
 
-@contextmanager
-def _until_interrupted() -> Iterator[None]:
-    """End the block normally at Ctrl-C or SIGTERM."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    finally:
-        signal.signal(signal.SIGTERM, before)
+class _UntilInterrupted:
+    """Ends the block normally at Ctrl-C or SIGTERM.
+
+    No generator: one that a Ctrl-C ends before its `yield` is an error of contextlib's.
+    """
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        signal.signal(signal.SIGTERM, self._before)
+        return kind is KeyboardInterrupt
 
 
 def _show_events(view: "LiveView", events: Subscription) -> None:
