@@ -68,7 +68,7 @@ def test_reads_of_the_demo_end(address: str, interrupted: list[str], monkeypatch
     with pytest.raises(KeyboardInterrupt):
         reads.step()
     assert interrupted
-    _check_closes(reads.__exit__, monkeypatch)
+    _check_closes(reads._channel.close, monkeypatch)
 
 
 def test_commands_end(address: str, interrupted: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,14 @@ def test_commands_end(address: str, interrupted: list[str], monkeypatch: pytest.
     with pytest.raises(KeyboardInterrupt):
         gateway.catalogue()
     assert interrupted
-    _check_closes(gateway.__exit__, monkeypatch)
+    _check_closes(gateway._channel.close, monkeypatch)
+
+
+def test_a_lock_that_ctrl_c_left_locked_is_not_waited_for(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = Gateway(address)
+    stream: Any = gateway._channel.unary_stream("/a.Service/Method", None, None)(b"")
+    with stream._state.condition:
+        _check_closes(gateway.__exit__, monkeypatch)
 
 
 def test_who_handles_ctrl_c_otherwise_is_left_alone() -> None:

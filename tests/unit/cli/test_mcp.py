@@ -16,8 +16,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import uvicorn
 from click.testing import CliRunner
 
+from tablegate.gateway.cli.mcp_server import McpServer
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.call import Call, Methods, UnaryMethod
 from tablegate.gateway.query.service import query_methods
@@ -396,3 +398,16 @@ def test_a_taken_port_is_one_sentence(ratings: GrpcCluster) -> None:
     assert done.returncode == 1
     assert f"127.0.0.1:{port} cannot be listened on" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_second_ctrl_c_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr("os._exit", end)
+    server = McpServer(uvicorn.Config("none"))
+    server.handle_exit(signal.SIGINT, None)
+    assert server.should_exit
+    with pytest.raises(SystemExit) as ended:
+        server.handle_exit(signal.SIGINT, None)
+    assert ended.value.code == 130

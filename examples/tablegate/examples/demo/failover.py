@@ -27,7 +27,7 @@ from tablegate.examples.demo.gateways import ClusterMember, Gateways, PlacementV
 from tablegate.examples.demo.launch import NoAnswer
 from tablegate.examples.samples import Event, EventProducer
 from tablegate.gateway.cli import show
-from tablegate.gateway.cli.connecting import interrupts_deferred
+from tablegate.gateway.cli.connecting import close, interrupts_deferred
 from tablegate.gateway.contract.catalogue import GetQuery
 
 RATINGS_PER_S = 5
@@ -304,7 +304,7 @@ class Reads:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._channel.close()
+        close(self._channel)
 
     @property
     def rating_count(self) -> int:

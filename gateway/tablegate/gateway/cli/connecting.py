@@ -189,6 +189,20 @@ def interrupts_deferred() -> Iterator[None]:
             raise KeyboardInterrupt
 
 
+CLOSE_S = 2.0  # it takes a millisecond, or for ever
+
+
+def close(channel: grpc.Channel) -> None:
+    """Close a channel that the main thread has used; leave it as it is where that takes too long.
+
+    A Ctrl-C in `Condition.__enter__` leaves gRPC's condition locked, between the lock and the block that would free it.
+    The thread that reads the events of the channel then waits for the lock, and `Channel.close` for that thread.
+    """
+    closing = threading.Thread(target=channel.close, name="tablegate-close", daemon=True)
+    closing.start()
+    closing.join(CLOSE_S)
+
+
 NO_TRUST = Trust()
 
 

@@ -21,6 +21,7 @@ from tablegate.gateway.cli.connecting import (
     ShownCredential,
     Trust,
     ask_errors,
+    close,
     target_of,
     trust,
 )
@@ -81,7 +82,7 @@ class Gateway:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._channel.close()
+        close(self._channel)
 
     def status(self, *, with_snapshots: bool = False) -> gateway_status_pb2.GetStatusResponse:
         """Return the status of the gateway; raise `NotServedHere` where its admin port has it."""

@@ -13,6 +13,7 @@ Decision: docs/decisions/0158-tools-from-the-contract.md
 
 import hashlib
 import json
+import os
 import re
 import signal
 import socket
@@ -22,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib import metadata
+from types import FrameType
 from typing import Any
 
 import anyio
@@ -41,6 +43,7 @@ from mcp_types import (
     Tool,
     ToolAnnotations,
 )
+from typing_extensions import override
 
 from tablegate.gateway.cli.connecting import AskError, ask_errors
 from tablegate.gateway.cli.gateway import Gateway
@@ -346,4 +349,14 @@ def serve_http(server: Server[Any], listen: str) -> None:
         print(f"MCP is served at http://{found[1]}:{listening.getsockname()[1]}/mcp", file=sys.stderr, flush=True)
         app = server.streamable_http_app(host=host)
         # httptools, which uvicorn prefers, leaves the spaces behind a header: MCP compares names of tools with it.
-        uvicorn.Server(uvicorn.Config(app, http="h11", log_level="warning")).run([listening])
+        McpServer(uvicorn.Config(app, http="h11", log_level="warning")).run([listening])
+
+
+class McpServer(uvicorn.Server):
+    """Ends at once at the second signal: there is nothing to clean up, and uvicorn would show stack traces."""
+
+    @override
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            os._exit(128 + sig)
+        super().handle_exit(sig, frame)
