@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tablegate.examples.demo.failover import Reads
+from tablegate.examples.samples import Event, EventProducer
 from tablegate.gateway import cli
 from tablegate.gateway.cli.connecting import interrupts_deferred
 from tablegate.gateway.cli.gateway import Gateway
@@ -191,3 +192,19 @@ def test_a_file_that_a_signal_cuts_short_leaves_nothing(number: int, tmp_path: P
     finally:
         signal.signal(number, before)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.tools
+def test_ctrl_c_while_events_wait_for_kafka_is_ctrl_c() -> None:
+    """While it is said of many brokers that none of them is there."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for number in range(20):
+            producer = EventProducer(",".join(f"127.0.0.1:{port}" for port in range(1, 200)))
+            producer.send(Event("ratings", b"", b""))
+            signal.setitimer(signal.ITIMER_REAL, 0.02 + 0.003 * number)
+            with pytest.raises(KeyboardInterrupt):
+                producer.flush()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

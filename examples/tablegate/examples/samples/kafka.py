@@ -101,6 +101,7 @@ def client_settings(bootstrap: str) -> dict[str, str | int | float | bool]:
 
 
 DELIVERY_TIMEOUT_S = 30.0
+FLUSH_POLL_S = 0.01
 QUEUED_EVENTS_MAX = 5_000  # so partitions stay close in the time of their events, and no event is late by accident
 
 Progress = Callable[[int], None]
@@ -142,7 +143,8 @@ class EventProducer:
                     on_delivery=self._delivered,
                 )
             except BufferError:  # the queue is full: let some of it leave
-                self._producer.poll(POLL_S)
+                self._let_leave()
+                time.sleep(FLUSH_POLL_S)
             except KafkaException as error:  # a partition that the topic does not have
                 self._failure = error.args[0].str()
                 break
@@ -153,8 +155,8 @@ class EventProducer:
     def flush(self) -> None:
         """Wait until all that was queued is in Kafka; raise `SetupError` if some of it is not."""
         deadline = time.monotonic() + self._delivery_timeout_s + 1
-        while self._producer.flush(POLL_S) and self._refusal is None and time.monotonic() < deadline:
-            pass
+        while self._let_leave() and self._refusal is None and time.monotonic() < deadline:
+            time.sleep(FLUSH_POLL_S)
         undelivered, self._undelivered = +self._undelivered, Counter()
         if undelivered and self._refusal is not None:
             raise SetupError(self._refusal)
@@ -164,6 +166,14 @@ class EventProducer:
                 f"{undelivered.total()} events did not get into topic {topics} at {self._bootstrap} "
                 f"({self._failure or 'no answer'}): check that Kafka runs there and that the topic exists"
             )
+
+    def _let_leave(self) -> int:
+        """Note what has left the queue; return what is still in it.
+
+        Nothing is waited for: a Ctrl-C in a `flush` or `poll` of confluent_kafka that waits is often a SystemError.
+        """
+        self._producer.poll(0)
+        return len(self._producer)
 
     def _note(self, error: KafkaError) -> None:
         """Keep why brokers do not let this client in."""
