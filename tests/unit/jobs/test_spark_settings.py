@@ -1,12 +1,16 @@
 """Settings of Spark that a user gives: what is taken, and what is refused."""
 
+import inspect
+import signal
 from pathlib import Path
 
+import pyspark.core.context
 import pytest
+from pyspark import SparkContext
 
 from tablegate.jobs.arguments import spark_conf
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.running.session import SETTINGS, spark_session
+from tablegate.jobs.running.session import SETTINGS, own_interrupts, spark_session
 
 
 def test_settings_are_names_and_values() -> None:
@@ -44,3 +48,25 @@ def test_a_setting_behind_a_submitted_script_is_refused(monkeypatch: pytest.Monk
     )
     with pytest.raises(JobError, match="is of spark-submit; give it before the script"), started:
         pass
+
+
+def test_ctrl_c_is_the_jobs_while_spark_starts() -> None:
+    assert "signal.signal(signal.SIGINT, signal_handler)" in inspect.getsource(SparkContext._do_init)
+    module = vars(pyspark.core.context)
+
+    def of_job(*_: object) -> None: ...
+
+    def of_spark(*_: object) -> None: ...
+
+    before = signal.signal(signal.SIGINT, of_job)
+    try:
+        with own_interrupts():
+            module["signal"].signal(signal.SIGINT, of_spark)
+        assert signal.getsignal(signal.SIGINT) is of_job
+        assert module["signal"] is signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with own_interrupts():
+            module["signal"].signal(signal.SIGINT, of_spark)
+        assert signal.getsignal(signal.SIGINT) is of_spark
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -56,7 +56,7 @@ def spark_application(plans: Sequence[Plan], options: Options, stop: threading.E
         for plan in plans:
             if plan.mode is Mode.REALTIME:
                 check_realtime(spark.version, plan.table.declared_at, plan.table.name)
-        _handle_signals(stop)  # Spark has set a handler of its own, which would end in a stack trace
+        _handle_signals(stop)  # a Spark that was there before has a handler of its own, which ends in a stack trace
         await_slots(spark, _slots(plans), stop)
         yield spark
 

@@ -12,13 +12,15 @@ Decision: docs/decisions/0192-generated-code-is-kept.md
 import os
 import re
 import shlex
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
+import pyspark.core.context
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
@@ -300,9 +302,27 @@ def _local_parts() -> tuple[Path, list[Path]]:
         raise JobError(str(error)) from None
 
 
+@contextmanager
+def own_interrupts() -> Iterator[None]:
+    """Keep who handles Ctrl-C while Spark starts.
+
+    A context of PySpark's sets a handler of its own, and goes on with what takes a second: a Ctrl-C in it would end in
+    stack traces. What it calls is taken from its module, as there is no setting.
+    """
+    module = vars(pyspark.core.context)
+    before = module["signal"]
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # else PySpark's is as good
+        module["signal"] = SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda *_: None)
+    try:
+        yield
+    finally:
+        module["signal"] = before
+
+
 def _started(builder: SparkSession.Builder, conf: Mapping[str, str]) -> SparkSession:
     try:
-        return builder.getOrCreate()
+        with own_interrupts():
+            return builder.getOrCreate()
     except Exception as error:  # noqa: BLE001 - py4j's errors have no common class of their own
         given = f", and look at what --conf gives: {', '.join(conf)}" if conf else ""
         raise JobError(f"Spark does not start: {first_line(error)}; read its log{given}") from None
