@@ -53,17 +53,17 @@ def test_a_demo_in_the_background_of_a_script_ends(tmp_path: Path, number: signa
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize(("handler", "says"), [("SIG_DFL", "stopped\n"), ("SIG_IGN", "")])
-def test_a_demo_stops_in_good_order_as_its_terminal_is_closed(tmp_path: Path, handler: str, says: str) -> None:
+@pytest.mark.parametrize(("handler", "last_line"), [("SIG_DFL", "stopped\n"), ("SIG_IGN", "")])
+def test_a_demo_stops_in_good_order_as_its_terminal_is_closed(tmp_path: Path, handler: str, last_line: str) -> None:
     """With `nohup` it goes on."""
     set_up = f"import os, signal; signal.signal(signal.SIGHUP, signal.{handler}); os.execv(*{_command(tmp_path)!r})"
     with subprocess.Popen([sys.executable, "-c", set_up], stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         assert demo.stdout.readline() == "waits\n"
         demo.send_signal(signal.SIGHUP)
-        if not says:
+        if not last_line:
             demo.kill()
-        assert demo.stdout.readline() == says
+        assert demo.stdout.readline() == last_line
 
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
@@ -94,5 +94,10 @@ def _command(data: Path) -> tuple[str, list[str]]:
 
 def test_a_demo_in_a_place_that_it_may_not_write_to_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with ExitStack() as stack, pytest.raises(DemoError, match=r'file/demo" cannot be used: Not a directory; .* --data'):
-        lock_directory(stack, tmp_path / "file" / "demo")
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with ExitStack() as stack, pytest.raises(DemoError, match=r'demo" cannot be used: Not a directory; .* --data'):
+            lock_directory(stack, tmp_path / "file" / "demo")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -129,13 +129,13 @@ def _ended_by_signals() -> Iterator[None]:
     def end(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    taken = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
+    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
     try:
-        for each in taken:
+        for each in numbers:
             signal.signal(each, end)
         yield
     finally:
-        for each in taken:
+        for each in numbers:
             signal.signal(each, signal.SIG_DFL)
 
 
