@@ -3,6 +3,8 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -114,6 +116,7 @@ class EventProducer:
     def __init__(self, bootstrap: str, *, delivery_timeout_s: float = DELIVERY_TIMEOUT_S) -> None:
         self._bootstrap = bootstrap
         self._delivery_timeout_s = delivery_timeout_s
+        self._refusals: list[str] = []
         self._producer = Producer(
             {
                 **client_settings(bootstrap),
@@ -122,12 +125,12 @@ class EventProducer:
                 "queue.buffering.max.messages": QUEUED_EVENTS_MAX,
                 "partitioner": "murmur2_random",
                 "delivery.timeout.ms": int(delivery_timeout_s * 1000),
-                "error_cb": self._note,
+                # Not a method: who refers to its producer lives on, and it with all that it has open.
+                "error_cb": partial(_note, settings_of(bootstrap).librdkafka(), self._refusals),
             }
         )
         self._undelivered: Counter[str] = Counter()
         self._failure = ""
-        self._refusal: str | None = None
 
     def send(self, event: Event) -> None:
         """Queue one event."""
@@ -155,11 +158,11 @@ class EventProducer:
     def flush(self) -> None:
         """Wait until all that was queued is in Kafka; raise `SetupError` if some of it is not."""
         deadline = time.monotonic() + self._delivery_timeout_s + 1
-        while self._let_leave() and self._refusal is None and time.monotonic() < deadline:
+        while self._let_leave() and not self._refusals and time.monotonic() < deadline:
             time.sleep(FLUSH_POLL_S)
         undelivered, self._undelivered = +self._undelivered, Counter()
-        if undelivered and self._refusal is not None:
-            raise SetupError(self._refusal)
+        if undelivered and self._refusals:
+            raise SetupError(self._refusals[0])
         if undelivered:
             topics = ", ".join(f'"{topic}"' for topic in sorted(undelivered))
             raise SetupError(
@@ -175,16 +178,18 @@ class EventProducer:
         self._producer.poll(0)
         return len(self._producer)
 
-    def _note(self, error: KafkaError) -> None:
-        """Keep why brokers do not let this client in."""
-        settings = settings_of(self._bootstrap).librdkafka()
-        self._refusal = self._refusal or refused_connection(settings, error.name(), error.str())
-
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
             self._undelivered[message.topic() or ""] -= 1
         else:
             self._failure = error.str()
+
+
+def _note(settings: Mapping[str, Any], refusals: list[str], error: KafkaError) -> None:
+    """Keep why brokers do not let a client in."""
+    refusal = refused_connection(settings, error.name(), error.str())
+    if refusal is not None:
+        refusals.append(refusal)
 
 
 def send(
