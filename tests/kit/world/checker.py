@@ -267,6 +267,23 @@ class Checker:
                 raise GuaranteeBroken(Guarantee.PAGES, f"{what} has key {key} of partition {partition}, not read")
         self._time(stated, what)
 
+    def sought(self, stated: Stated, key: int, count: int, found: int | None, what: str) -> None:
+        """Check what was found by a count, which `key` alone ever has: that key, or None where it has another one."""
+        partition = self.log.partition_of(stated.generation, key)
+        if found not in (None, key):
+            raise GuaranteeBroken(Guarantee.CONVERGENCE, f"{what} finds key {found} by {count}, that of {key}")
+        if partition is None:
+            if found is not None:
+                raise GuaranteeBroken(Guarantee.CONVERGENCE, f"{what} has key {key}, which was never written")
+            return
+        if partition not in stated.positions:
+            raise GuaranteeBroken(Guarantee.NOT_FOUND, f"{what} says of partition {partition}, which it has not read")
+        branches = self.log.branches(stated.generation, partition, is_settled=self.is_settled)
+        winners = [branch.winner(key, stated.positions[partition]) for branch in branches]
+        if all((found is not None) != (winner is not None and winner.count == count) for winner in winners):
+            at = f"{partition}@{stated.positions[partition]} of generation {stated.generation}"
+            raise GuaranteeBroken(Guarantee.NOT_FOUND, f"{what} has key {found} by {count} at {at}; the fold has not")
+
     def _row(self, stated: Stated, partition: int, key: int, count: int | None, what: str) -> None:
         position = stated.positions[partition]
         branches = self.log.branches(stated.generation, partition, is_settled=self.is_settled)

@@ -296,6 +296,32 @@ def check_by_count(checker: Checker, message: Any, keys: int, what: str, *, desc
     checker.rows(stated_by(message.read_info), range(keys), rows, what)
 
 
+class Seeker(Client):
+    """Asks for rows by what they count: each count belongs to one event, and so to one row at most."""
+
+    async def begin(self) -> None:  # type: ignore[override]
+        newest = self.world.events.count
+        if not newest:
+            return
+        gateway = self.gateway()
+        counts = sorted({max(1, newest - self.chance.randrange(40)) for _ in range(self.chance.choice([1, 6]))})
+        answered = await self.ask(gateway, "BatchGetRatingsByCount", counts=counts)
+        if answered.error is not None:
+            return
+        message, what = answered.message, self.what("BatchGet by the index", gateway)
+        stated = stated_by(message.read_info)
+        self.world.bites["sought by the index"] += 1
+        found: dict[int, int] = {}
+        for count, result in zip(counts, message.results, strict=True):
+            if result.HasField("rating"):
+                if result.rating.rating_count != count:
+                    raise GuaranteeBroken(Guarantee.CONVERGENCE, f"{what} gives another row than that of {count}")
+                found[count] = result.rating.movie_id
+        self.world.record(f"{self.name}: {gateway.name} has {found} of {counts} at {dict(stated.positions)}")
+        for count in counts:
+            self.world.checker.sought(stated, self.world.events.keys[count - 1][0], count, found.get(count), what)
+
+
 class Scanner(Client):
     """Scans the table, and goes on elsewhere where a scan breaks off or it feels like it."""
 
