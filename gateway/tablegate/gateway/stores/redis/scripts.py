@@ -2,8 +2,8 @@
 
 A script that ends with an error keeps what it wrote before, so each reads and checks everything first and then writes.
 All keys of one are in one slot. Lua compares strings by the server's locale, and so versions are compared as numbers. A
-file has no way to include another: `many`, `now`, `own_position`, `entries` and `write` are put before the scripts that
-need them.
+file has no way to include another: `many`, `now`, `own_position`, `entries`, `before` and `write` are put before the
+scripts that need them.
 """
 
 import hashlib
@@ -52,9 +52,10 @@ class Script:
         return self.command, self.sha, len(keys), *keys, *arguments
 
 
-APPLY = Script.load("many", "entries", "write", "apply")
-EXPIRE = Script.load("many", "entries", "write", "expire")
+APPLY = Script.load("many", "entries", "before", "write", "apply")
+EXPIRE = Script.load("many", "entries", "before", "write", "expire")
 BUILD = Script.load("many", "entries", "build")
+RENEW = Script.load("before", "renew")
 DROP_TOMBSTONES = Script.load("many", "drop_tombstones")
 JOIN = Script.load("join")
 DROP = Script.load("many", "drop")
@@ -71,6 +72,7 @@ SCRIPTS = (
     APPLY,
     EXPIRE,
     BUILD,
+    RENEW,
     DROP_TOMBSTONES,
     JOIN,
     DROP,

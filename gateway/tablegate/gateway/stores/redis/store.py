@@ -51,6 +51,7 @@ from tablegate.gateway.stores.lmdb import layout
 from tablegate.gateway.stores.redis.connection import Command, parse_address
 from tablegate.gateway.stores.redis.layout import (
     FORMAT_VERSION,
+    INCARNATION_BYTES,
     INDEX_BUILDING,
     INDEX_WHOLE,
     KNOWN_BYTES,
@@ -80,6 +81,7 @@ from tablegate.gateway.stores.redis.scripts import (
     HERE,
     JOIN,
     READ_RANGE,
+    RENEW,
     THERE,
 )
 from tablegate.gateway.stores.redis.snapshot import KnownStates, RedisSnapshot
@@ -330,14 +332,22 @@ class RedisStore(RedisReader, StoreWriter):
             self._positions[part] = stored
 
     def _went_back(self) -> StoreWentBack:
-        known = [part for part, last_known in self._positions.items() if last_known]
+        known = {part: last_known for part, last_known in self._positions.items() if last_known}
         parts = [*map(partition_name, known), *map(partition_name, self._dropped)]
+        # Where rows expire, they will do so in another order: subscribers that have heard of what is lost begin anew.
+        expiring = {part: each for part, each in known.items() if each.position.incarnation_id}
+        if expiring:
+            self._connection.run(*(self._renew(part, last_known) for part, last_known in expiring.items()))
         self._forget_all()
         self._make()
         if parts:  # where Redis forgot them, nobody would remove them
             self._connection.run(("SADD", self._keys.partitions, *parts))
         why = "it lost writes, as after a failover or a flush"
         return StoreWentBack(f"the store in {self._text} went back: {why}; what it lacks is fetched again")
+
+    def _renew(self, part: StoredPartition, known: StoredPosition) -> Command:
+        incarnation = secrets.token_bytes(INCARNATION_BYTES)
+        return RENEW.on((self._keys.of(part).position,), (known.value[:KNOWN_BYTES], incarnation))
 
     @override
     def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
