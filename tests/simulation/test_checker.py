@@ -46,6 +46,8 @@ TRUTHS: list[Callable[[Checker], object]] = [
     lambda checker: checker.own_write(_at(6), 2, None, 2, "a read"),
     lambda checker: checker.not_back(2, 2, None, "a read"),
     lambda checker: checker.walk([(_at(2), {1: 1}), (_at(6), {3: 5})], "a walk"),
+    lambda checker: checker.browse([(_at(3), {2: 2}), (_at(5), {1: 3})], "a walk"),
+    lambda checker: checker.browse([(_at(2), {1: 1}), (_at(6), {1: 3, 3: 5})], "a walk"),
     lambda checker: _copy(checker, {1: 3}).current(_at(5), "a stream"),
 ]
 LIES: list[tuple[Guarantee, Callable[[Checker], object]]] = [
@@ -70,6 +72,8 @@ LIES: list[tuple[Guarantee, Callable[[Checker], object]]] = [
     (Guarantee.PAGES, lambda checker: checker.walk([(_at(4), {1: 3}), (_at(6), {1: 3})], "a walk")),
     (Guarantee.PAGES, lambda checker: checker.walk([(_at(4), {}), (_at(6), {3: 5})], "a walk")),
     (Guarantee.PAGES, lambda checker: checker.walk([(_at(6), {1: 3}), (_at(4), {})], "a walk")),
+    (Guarantee.PAGES, lambda checker: checker.browse([(_at(3), {2: 2}), (_at(5), {})], "a walk")),
+    (Guarantee.PAGES, lambda checker: checker.browse([(_at(3), {1: 3}), (_at(5), {1: 3})], "a walk")),
     (Guarantee.WHOLE, lambda checker: _copy(checker, {}).current(_at(5), "a stream")),
     (Guarantee.WHOLE, lambda checker: _copy(checker, {1: 3}).upsert(1, 3, "a stream")),
     (Guarantee.WHOLE, lambda checker: _copy(checker, {1: 3}).delete(2, "a stream")),

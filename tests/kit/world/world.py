@@ -22,6 +22,7 @@ from tests.kit.world.broker import WorldBroker
 from tests.kit.world.checker import Checker, Guarantee, GuaranteeBroken, Stated, TrueLog
 from tests.kit.world.clients import (
     SERVICE,
+    Browser,
     Client,
     Finder,
     Reader,
@@ -131,6 +132,7 @@ class World:
             Reader("reader-too", self, self._client_chance("reader-too")),
             Walker("walker", self, self._client_chance("walker")),
             Finder("finder", self, self._client_chance("finder")),
+            Browser("browser", self, self._client_chance("browser")),
             Seeker("seeker", self, self._client_chance("seeker")),
             Scanner("scanner", self, self._client_chance("scanner")),
             *self.subscribers,
