@@ -2,8 +2,8 @@
 
 A script that ends with an error keeps what it wrote before, so each reads and checks everything first and then writes.
 All keys of one are in one slot. Lua compares strings by the server's locale, and so versions are compared as numbers. A
-file has no way to include another: `many`, `now`, `own_position`, `entries`, `before` and `write` are put before the
-scripts that need them.
+file has no way to include another: `many`, `now`, `own_position`, `entries`, `before`, `write` and `whole` are put
+before the scripts that need them.
 """
 
 import hashlib
@@ -63,9 +63,10 @@ COPY = Script.load("copy")
 HERE = Script.load("now", "here")
 THERE = Script.load("now", "there", writes=False)
 BURY = Script.load("many", "now", "bury")
-READ_VALUES = Script.load("many", "own_position", "read_values", writes=False)
-READ_RANGE = Script.load("many", "own_position", "read_range", writes=False)
-READ_INDEX = Script.load("many", "own_position", "read_index", writes=False)
+CHECK = Script.load("whole", "check", writes=False)
+READ_VALUES = Script.load("many", "own_position", "whole", "read_values", writes=False)
+READ_RANGE = Script.load("many", "own_position", "whole", "read_range", writes=False)
+READ_INDEX = Script.load("many", "own_position", "whole", "read_index", writes=False)
 READ_HISTORY = Script.load("own_position", "read_history", writes=False)
 
 SCRIPTS = (
@@ -80,6 +81,7 @@ SCRIPTS = (
     HERE,
     THERE,
     BURY,
+    CHECK,
     READ_VALUES,
     READ_RANGE,
     READ_INDEX,

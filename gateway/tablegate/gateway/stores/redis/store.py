@@ -74,6 +74,7 @@ from tablegate.gateway.stores.redis.scripts import (
     APPLY,
     BUILD,
     BURY,
+    CHECK,
     COPY,
     DROP,
     DROP_TOMBSTONES,
@@ -296,6 +297,9 @@ class RedisStore(RedisReader, StoreWriter):
         self._keep_for_snapshots(RedisSnapshot.status)
         self._connection.run(("SET", self._keys.status, status), self._here())
         self._check_stored()
+        # What is gone is an error for who reads it. Here it is found without, and also soon after a start.
+        if self._statuses % STATUSES_PER_POLICY_CHECK == 0:
+            self._check_whole()
         self._statuses += 1
         # An operator may set an eviction policy at any time, and Redis would then drop keys of the store in silence.
         if self._statuses % STATUSES_PER_POLICY_CHECK == 0:
@@ -330,6 +334,23 @@ class RedisStore(RedisReader, StoreWriter):
             if last_known is None or stored is None or stored.is_before(last_known):
                 raise self._went_back()
             self._positions[part] = stored
+
+    def _check_whole(self) -> None:
+        """Raise `StoreWentBack` where partitions have lost keys, after removing what is left of these."""
+        parts = [part for part, last_known in self._positions.items() if last_known]
+        keys = [self._keys.of(part) for part in parts]
+        found = self._connection.run(
+            *(
+                CHECK.on(
+                    (each.position, each.rows, each.order, each.tombstones, each.index_keys, each.index_entries), ()
+                )
+                for each in keys
+            )
+        )
+        damaged = [each for each, is_whole in zip(keys, found, strict=True) if not is_whole]
+        if damaged:
+            self._connection.run(*(("UNLINK", *each) for each in damaged))
+            raise self._went_back()
 
     def _went_back(self) -> StoreWentBack:
         known = {part: last_known for part, last_known in self._positions.items() if last_known}
@@ -430,8 +451,8 @@ class RedisStore(RedisReader, StoreWriter):
         index_id, state = unfinished[0]
         building = INDEX_BUILDING.encode()
         first = b"[" + (state.removeprefix(building) if state.startswith(building) else b"")
-        asked = (self._keys.gateway, first, b"+", limit)
-        _, names, values = self._connection.call(READ_RANGE, (keys.position, keys.rows, keys.order), asked)
+        asked, read = (self._keys.gateway, first, b"+", limit), (keys.position, keys.rows, keys.order, keys.tombstones)
+        _, names, values = self._connection.call(READ_RANGE, read, asked)
         is_end = len(names) < limit
         arguments = [index_id, state, INDEX_WHOLE if is_end else building + names[-1] + b"\x00"]
         for name, value in zip(names, values, strict=True):
