@@ -56,6 +56,7 @@ from tablegate.gateway.stores.redis.layout import (
     INDEX_WHOLE,
     KNOWN_BYTES,
     Keys,
+    PartitionKeys,
     StaleKind,
     StoredPosition,
     own_value,
@@ -339,14 +340,7 @@ class RedisStore(RedisReader, StoreWriter):
         """Raise `StoreWentBack` where partitions have lost keys, after removing what is left of these."""
         parts = [part for part, last_known in self._positions.items() if last_known]
         keys = [self._keys.of(part) for part in parts]
-        found = self._connection.run(
-            *(
-                CHECK.on(
-                    (each.position, each.rows, each.order, each.tombstones, each.index_keys, each.index_entries), ()
-                )
-                for each in keys
-            )
-        )
+        found = self._connection.run(*(CHECK.on(_checked(each), ()) for each in keys))
         damaged = [each for each, is_whole in zip(keys, found, strict=True) if not is_whole]
         if damaged:
             self._connection.run(*(("UNLINK", *each) for each in damaged))
@@ -616,3 +610,8 @@ def wipe(url: str) -> None:
 def _known_bytes(known: StoredPosition | None) -> bytes:
     """Return what scripts get of what this process knows."""
     return b"" if known is None else known.value[:KNOWN_BYTES]
+
+
+def _checked(keys: PartitionKeys) -> tuple[str, ...]:
+    """Return the keys of which a check tells whether they are all there."""
+    return keys.position, keys.rows, keys.order, keys.tombstones, keys.index_keys, keys.index_entries, keys.history
