@@ -357,6 +357,59 @@ def test_a_full_redis_applies_nothing_and_can_be_swept(own_redis_server: RedisSe
     assert len(rows_of(reader)) == number * 5 + 1
 
 
+@pytest.mark.parametrize("lost", [("rows",), ("order",), ("tombstones",), ("rows", "order")], ids=" ".join)
+def test_keys_that_redis_lost_are_no_missing_rows(own_redis_server: RedisServer, lost: tuple[str, ...]) -> None:
+    """As those that it has evicted, until somebody set its policy right."""
+    url = own_redis_server.new_url()
+    store, reader = RedisStore(url), RedisReader(url)
+    rows = [change(number, b"%d" % number, 1, b"row") for number in range(9)]
+    store.apply(ID, P0, [*rows, change(9, b"deleted", 1, None)], position(10))
+    for name in lost:
+        [key] = own_redis_server.run("KEYS", f"*{{1/0}}:{name}")
+        own_redis_server.run("DEL", key)
+    with reader.snapshot() as snapshot, pytest.raises(StoreUnavailable, match="has lost keys"):
+        snapshot.get(ID, P0, b"4" if "rows" in lost else b"never there")
+    with reader.snapshot() as snapshot, pytest.raises(StoreUnavailable, match="has lost keys"):
+        snapshot.range(ID, P0, start=b"", end=None, limit=100)
+    with pytest.raises(StoreWentBack):
+        store.set_status(b"up")
+    assert stored_position(reader) is None
+    store.apply(ID, P0, rows, position(10))
+    store.set_status(b"up")
+    assert len(rows_of(reader)) == len(rows)
+    store.close()
+    reader.close()
+
+
+@pytest.mark.parametrize("then", ["nothing", "apply", "expire"])
+def test_a_history_that_redis_lost_misses_no_change_in_silence(own_redis_server: RedisServer, then: str) -> None:
+    url = own_redis_server.new_url()
+    store, reader = RedisStore(url), RedisReader(url)
+    store.apply(ID, P0, [change(number, b"%d" % number, 1, b"row") for number in range(9)], position(9))
+    [key] = own_redis_server.run("KEYS", "*{1/0}:history")
+    own_redis_server.run("DEL", key)
+    if then == "apply":
+        store.apply(ID, P0, [change(9, b"9", 1, b"row")], position(10))
+    elif then == "expire":
+        store.expire(ID, P0, [b"4"], time_ms=0)
+    with reader.snapshot() as snapshot:
+        if then == "nothing":
+            with pytest.raises(StoreUnavailable, match="has lost keys"):
+                snapshot.history(ID, P0, start=Offset(4), limit=100)
+        else:  # who is behind where it begins is told so
+            found = snapshot.position(ID, P0)
+            assert found is not None
+            assert found.history_start == 9
+            assert [each.offset for each in snapshot.history(ID, P0, start=Offset(9), limit=100)] == [9]
+    if then == "nothing":
+        with pytest.raises(StoreWentBack):
+            store.set_status(b"up")
+    else:
+        store.set_status(b"up")
+    store.close()
+    reader.close()
+
+
 @pytest.mark.tools
 def test_everything_runs_in_a_cluster() -> None:
     """A key outside of a script's or transaction's one slot would be an error; what is read shows that all ran."""

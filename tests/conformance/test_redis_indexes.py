@@ -7,6 +7,7 @@ import pytest
 
 from tablegate.gateway.contract.indexes import RowIndexes
 from tablegate.gateway.contract.keys import encode_key
+from tablegate.gateway.stores.base import StoreUnavailable, StoreWentBack
 from tablegate.gateway.stores.redis.store import RedisReader, RedisStore
 from tests.kit.programs.redis import RedisServer, needs_redis
 from tests.kit.store.changes import change, position
@@ -49,6 +50,23 @@ def join(store: RedisStore, indexes: RowIndexes, next_offset: int) -> None:
     store.keep_indexes(ID, indexes)
     assert store.join(ID, P0)
     store.apply(ID, P0, [], position(next_offset))
+
+
+@pytest.mark.parametrize("lost", ["rows", "index_entries", "index_keys"])
+def test_keys_of_an_index_that_redis_lost_are_no_missing_rows(own_redis_server: RedisServer, lost: str) -> None:
+    url = own_redis_server.new_url()
+    store, reader = RedisStore(url, "a"), RedisReader(url, "a")
+    Written(store, 1, only(BY_TAG, BY_CITY)).write_some(40)
+    [key] = own_redis_server.run("KEYS", f"*:{lost}")
+    own_redis_server.run("DEL", key)
+    with reader.snapshot() as snapshot, pytest.raises(StoreUnavailable, match="has lost keys"):
+        snapshot.index_range(ID, P0, BY_CITY, start=b"", end=None, limit=1_000)
+    with pytest.raises(StoreWentBack):
+        store.set_status(b"up")
+    with reader.snapshot() as snapshot:
+        assert snapshot.position(ID, P0) is None
+    store.close()
+    reader.close()
 
 
 def test_a_build_leaves_what_another_contract_keeps(redis_server: RedisServer) -> None:

@@ -18,7 +18,7 @@ from tablegate.gateway.stores.redis.store import GONE_MS, STATUSES_PER_POLICY_CH
 from tablegate.internal.v1.store_pb2 import TableState
 from tests.kit.programs.redis import RedisServer, needs_redis
 from tests.kit.seeds import seeds
-from tests.kit.store.batches import ID, P0, apply_batches, expected_rows, rows_of, stored_position
+from tests.kit.store.batches import ID, P0, P1, apply_batches, expected_rows, rows_of, stored_position
 from tests.kit.store.changes import change, position
 from tests.kit.store.crash_writer import KEYS, batch_of
 from tests.kit.store.redis_world import Gateways, Losses
@@ -181,6 +181,39 @@ def test_live_is_lost_where_others_restore_from_an_older_state(own_redis_server:
     found = stored_position(first)
     assert found is not None
     assert found.phase is Phase.RESTORING
+
+
+@pytest.mark.parametrize("notice", ["apply", "expire", "status"])
+def test_where_expirations_are_lost_a_partition_has_another_incarnation(
+    own_redis_server: RedisServer, notice: str
+) -> None:
+    """Other rows may expire in their place, which a subscriber would pass over. What lost nothing stays as it is."""
+    url = own_redis_server.url()
+    first, second = RedisStore(url, "a"), RedisStore(url, "b")
+    whole = replace(position(2), incarnation_id=1)
+    for store, partition in ((first, P0), (second, P0), (first, P1)):
+        store.join(ID, partition)
+        store.apply(ID, partition, [change(0, b"a", 1, b"1"), change(1, b"b", 1, b"1")], whole)
+    saved = Saved(own_redis_server)
+    first.expire(ID, P0, [b"b"], time_ms=0)
+    second.set_status(b"up")
+    saved.restore()
+    notices: dict[str, Callable[[], object]] = {
+        "apply": lambda: first.apply(ID, P0, [change(2, b"c", 1, b"1")], replace(position(3), incarnation_id=1)),
+        "expire": lambda: first.expire(ID, P0, [b"a", b"b"], time_ms=0),
+        "status": lambda: first.set_status(b"up"),
+    }
+    with pytest.raises(StoreWentBack):
+        notices[notice]()
+    found = stored_position(first)
+    assert found is not None
+    assert found.incarnation_id != 1
+    with pytest.raises(StoreWentBack):
+        second.set_status(b"up")
+    assert stored_position(first) == stored_position(second) == found
+    with first.snapshot() as snapshot:
+        assert snapshot.position(ID, P1) == whole
+    assert first.expire(ID, P0, [b"a", b"b"], time_ms=0) == 2
 
 
 @pytest.mark.parametrize("notice", ["apply", "status"])

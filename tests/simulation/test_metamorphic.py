@@ -48,6 +48,12 @@ def test_memory_and_lmdb_answer_the_same(tmp_path: Path, seed: int) -> None:
     play_in_process(seed, tmp_path)
 
 
+@pytest.mark.tools
+def test_what_waits_until_this_very_moment_is_answered() -> None:
+    """A stream may be due at the moment in which all are asked, as the clock stands still then."""
+    play(history_of(ratings(), 130), ratings(), Way("memory", 3), seed=130)
+
+
 @needs_redis
 @pytest.mark.tools
 @pytest.mark.parametrize("seed", range(REDIS_SEEDS))

@@ -54,6 +54,22 @@ BUGS = [
         "            access.seen(view)",
         "tests/unit/server/test_row_history.py::test_a_view_shows_of_a_history_what_it_shows_of_rows",
     ),
+    # Generations that have other partitions.
+    Bug(
+        "partitions of an index are asked for by number in any generation",
+        GATEWAY + "query/batch_get.py",
+        "    if is_anywhere:\n        return served.generation\n",
+        "",
+        "tests/unit/query/test_routed_generations.py"
+        "::test_no_row_is_missing_that_another_generation_has_in_a_partition_more",
+    ),
+    Bug(
+        "rows of two moments of a partition are one answer",
+        GATEWAY + "query/batch_get.py",
+        "if read.generation != served.generation:",
+        "if False:",
+        "tests/unit/query/test_routed_generations.py::test_a_partition_of_another_generation_is_read_at_one_place_only",
+    ),
     # Tokens.
     Bug(
         "forged tokens are accepted",

@@ -119,6 +119,12 @@ class _Branch:
         begin, end = (bisect_left(self.records, offset, key=_offset) for offset in (low, high))
         return {record.key for record in self.records[begin:end] if record.key is not None}
 
+    def stays(self, key: int, low: int, high: int) -> bool:
+        """Return whether a key has the same row at each position from `low` to `high`."""
+        moments = [low, *(record.offset + 1 for record in self.by_key.get(key, ()) if low <= record.offset < high)]
+        found = {None if (winner := self.winner(key, moment)) is None else winner.count for moment in moments}
+        return len(found) == 1 and None not in found
+
     def is_always_there(self, key: int, low: int, high: int) -> bool:
         """Return whether the key has a row at each position from `low` to `high`."""
         moments = [low, *(record.offset + 1 for record in self.by_key.get(key, ()) if low <= record.offset < high)]
@@ -267,6 +273,23 @@ class Checker:
                 raise GuaranteeBroken(Guarantee.PAGES, f"{what} has key {key} of partition {partition}, not read")
         self._time(stated, what)
 
+    def sought(self, stated: Stated, key: int, count: int, found: int | None, what: str) -> None:
+        """Check what was found by a count, which `key` alone ever has: that key, or None where it has another one."""
+        partition = self.log.partition_of(stated.generation, key)
+        if found not in (None, key):
+            raise GuaranteeBroken(Guarantee.CONVERGENCE, f"{what} finds key {found} by {count}, that of {key}")
+        if partition is None:
+            if found is not None:
+                raise GuaranteeBroken(Guarantee.CONVERGENCE, f"{what} has key {key}, which was never written")
+            return
+        if partition not in stated.positions:
+            raise GuaranteeBroken(Guarantee.NOT_FOUND, f"{what} says of partition {partition}, which it has not read")
+        branches = self.log.branches(stated.generation, partition, is_settled=self.is_settled)
+        winners = [branch.winner(key, stated.positions[partition]) for branch in branches]
+        if all((found is not None) != (winner is not None and winner.count == count) for winner in winners):
+            at = f"{partition}@{stated.positions[partition]} of generation {stated.generation}"
+            raise GuaranteeBroken(Guarantee.NOT_FOUND, f"{what} has key {found} by {count} at {at}; the fold has not")
+
     def _row(self, stated: Stated, partition: int, key: int, count: int | None, what: str) -> None:
         position = stated.positions[partition]
         branches = self.log.branches(stated.generation, partition, is_settled=self.is_settled)
@@ -374,6 +397,27 @@ class Checker:
             raise GuaranteeBroken(Guarantee.NEVER_BACK, f"{what} has not key {key}, seen as {before} and never deleted")
 
     # Several answers that are one.
+
+    def browse(self, pages: list[tuple[Stated, Mapping[int, int]]], what: str) -> None:
+        """Check pages by an index of what rows count: each row that stays as it is comes once."""
+        if len({stated.generation for stated, _ in pages}) != 1:
+            raise GuaranteeBroken(Guarantee.PAGES, f"{what} is of several generations")
+        generation = pages[0][0].generation
+        low: dict[int, int] = {}
+        high: dict[int, int] = {}
+        for stated, _ in pages:
+            for partition, position in stated.positions.items():
+                low[partition] = min(position, low.get(partition, position))
+                high[partition] = max(position, high.get(partition, 0))
+        for key in self.log.keys(generation):
+            partition = self.log.partition_of(generation, key)
+            if partition not in low:
+                continue
+            branches = self.log.branches(generation, partition, is_settled=False)
+            stays = all(branch.stays(key, low[partition], high[partition]) for branch in branches)
+            times = sum(key in rows for _, rows in pages)
+            if stays and times != 1:
+                raise GuaranteeBroken(Guarantee.PAGES, f"{what} gives key {key} {times} times, which stays as it is")
 
     def walk(self, pages: list[tuple[Stated, Mapping[int, int]]], what: str, keys: Iterable[int] | None = None) -> None:
         """Check pages, or messages of a scan, that together give the whole table: each row that stays comes once.

@@ -296,6 +296,72 @@ def check_by_count(checker: Checker, message: Any, keys: int, what: str, *, desc
     checker.rows(stated_by(message.read_info), range(keys), rows, what)
 
 
+class Browser(Client):
+    """Walks over the table by its index, each page of any gateway."""
+
+    rate = 0.2
+
+    async def begin(self) -> None:  # type: ignore[override]
+        self._gives_up_s = self.world.clock.passed_s + 10 * GIVES_UP_S
+        descending = self.chance.random() < 0.5
+        order = ORDER_DESCENDING if descending else ORDER_ASCENDING
+        pages: list[tuple[Stated, Mapping[int, int]]] = []
+        token, size, failures, last = "", self.chance.choice([2, 3, 7]), 0, None
+        while True:
+            gateway = self.gateway()
+            answered = await self.ask(gateway, "ListRatingsByCount", order=order, page_size=size, page_token=token)
+            if answered.error is not None:
+                failures += 1
+                if failures > 12 or reason_of(answered.error) == "TABLE_REBUILT":
+                    return
+                await asyncio.sleep(0.2)
+                continue
+            message, what = answered.message, self.what("page by the index", gateway)
+            stated = stated_by(message.read_info)
+            counts = [row.rating_count for row in message.ratings]
+            self.world.record(f"{self.name}: page of {gateway.name}: {counts} at {dict(stated.positions)}")
+            if not self.world.has_odd_records:
+                ordered = [*([] if last is None else [last]), *counts]
+                if ordered != sorted(set(ordered), reverse=descending):
+                    raise GuaranteeBroken(Guarantee.PAGES, f"{what} is not in order: {ordered}")
+            rows = {row.movie_id: row.rating_count for row in message.ratings}
+            self.world.checker.rows(stated, rows, rows, what)
+            pages.append((stated, rows))
+            last = counts[-1] if counts else last
+            token = message.next_page_token
+            if not token:
+                break
+            await asyncio.sleep(self.chance.choice([0.0, 0.1, 0.5]))
+        self.world.bites["walked by the index"] += 1
+        self.world.checker.browse(pages, f"walk of {self.name}")
+
+
+class Seeker(Client):
+    """Asks for rows by what they count: each count belongs to one event, and so to one row at most."""
+
+    async def begin(self) -> None:  # type: ignore[override]
+        newest = self.world.events.count
+        if not newest:
+            return
+        gateway = self.gateway()
+        counts = sorted({max(1, newest - self.chance.randrange(40)) for _ in range(self.chance.choice([1, 6]))})
+        answered = await self.ask(gateway, "BatchGetRatingsByCount", counts=counts)
+        if answered.error is not None:
+            return
+        message, what = answered.message, self.what("BatchGet by the index", gateway)
+        stated = stated_by(message.read_info)
+        self.world.bites["sought by the index"] += 1
+        found: dict[int, int] = {}
+        for count, result in zip(counts, message.results, strict=True):
+            if result.HasField("rating"):
+                if result.rating.rating_count != count:
+                    raise GuaranteeBroken(Guarantee.CONVERGENCE, f"{what} gives another row than that of {count}")
+                found[count] = result.rating.movie_id
+        self.world.record(f"{self.name}: {gateway.name} has {found} of {counts} at {dict(stated.positions)}")
+        for count in counts:
+            self.world.checker.sought(stated, self.world.events.keys[count - 1][0], count, found.get(count), what)
+
+
 class Scanner(Client):
     """Scans the table, and goes on elsewhere where a scan breaks off or it feels like it."""
 

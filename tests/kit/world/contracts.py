@@ -14,6 +14,16 @@ _METHOD = """
       range: {scatter: true}
     };
   }
+  rpc GetRatingByCount(GetRatingByCountRequest) returns (GetRatingResponse) {
+    option (tablegate.v1.query) = {
+      get: {on_missing: ON_MISSING_EMPTY}
+    };
+  }
+  rpc BatchGetRatingsByCount(BatchGetRatingsByCountRequest) returns (BatchGetRatingsByCountResponse) {
+    option (tablegate.v1.query) = {
+      batch_get: {index: "by_count"}
+    };
+  }
 }
 
 // A movie's rating.
@@ -24,6 +34,26 @@ message ListRatingsByCountRequest {
   tablegate.v1.Order order = 2;
   int32 page_size = 3;
   string page_token = 4;
+}
+
+message GetRatingByCountRequest {
+  int64 rating_count = 1 [(google.api.field_behavior) = REQUIRED];
+}
+
+message BatchGetRatingsByCountRequest {
+  repeated int64 counts = 1;
+}
+
+message BatchGetRatingsByCountResponse {
+  repeated Result results = 1;
+  tablegate.v1.ReadInfo read_info = 2;
+
+  message Result {
+    oneof result {
+      Rating rating = 1;
+      int64 missing = 2;
+    }
+  }
 }
 """
 
@@ -39,7 +69,7 @@ def indexed() -> Catalogue:
     key = '    key: "movie_id"\n'
     text = edited(
         RATINGS,
-        (key, f'{key}    index: {{name: "by_count" columns: "rating_count"}}\n'),
+        (key, f'{key}    index: {{name: "by_count" columns: "rating_count" unique: true}}\n'),
         ("}\n\n// A movie's rating.\n", _METHOD),
     )
     with tempfile.TemporaryDirectory() as directory:

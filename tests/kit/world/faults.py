@@ -327,7 +327,7 @@ class CutFromKafka(Fault):
 def _compact_but_stale(world: "World") -> None:
     """Compact all changelogs, but for keys whose last record is not the newest."""
     for job in world.jobs:
-        for partition in range(world.partitions):
+        for partition in range(job.partitions):
             world.broker.clean(job.source(partition), spares=partial(job.is_stale, partition))
 
 
@@ -535,18 +535,19 @@ class FrozenJob(Fault):
 
 
 class Rebuild(Fault):
-    """The table is built anew, in its next generation."""
+    """The table is built anew, in its next generation, which may have another number of partitions."""
 
     weight = 5
 
     def happen(self, world: "World", chance: random.Random) -> str | None:
         if not world.broker.is_up or len(world.jobs) >= 3 or any(not job.is_finished for job in world.jobs[:-1]):
             return None
-        job = WorldJob(world.job.generation + 1, world.events, world.broker, world.log, world.partitions)
+        partitions = chance.choice([world.partitions, chance.randint(1, 6)])
+        job = WorldJob(world.job.generation + 1, world.events, world.broker, world.log, partitions)
         world.jobs.append(job)
         job.catch_up()
         job.publish()
-        return f"the job of generation {job.generation} begins"
+        return f"the job of generation {job.generation} begins, with {partitions} partitions"
 
 
 class HandOver(Fault):

@@ -22,10 +22,12 @@ from tests.kit.world.broker import WorldBroker
 from tests.kit.world.checker import Checker, Guarantee, GuaranteeBroken, Stated, TrueLog
 from tests.kit.world.clients import (
     SERVICE,
+    Browser,
     Client,
     Finder,
     Reader,
     Scanner,
+    Seeker,
     Session,
     Subscriber,
     Walker,
@@ -82,7 +84,6 @@ class World:
         self.clock = clock
         self.story = story
         self.keys = KEYS
-        self.partitions = partitions
         self.replicas = replicas
         self.is_calm = False
         self.bites: Counter[str] = Counter()  # faults by kind, and what else has to happen in some world
@@ -131,6 +132,8 @@ class World:
             Reader("reader-too", self, self._client_chance("reader-too")),
             Walker("walker", self, self._client_chance("walker")),
             Finder("finder", self, self._client_chance("finder")),
+            Browser("browser", self, self._client_chance("browser")),
+            Seeker("seeker", self, self._client_chance("seeker")),
             Scanner("scanner", self, self._client_chance("scanner")),
             *self.subscribers,
         ]
@@ -144,6 +147,11 @@ class World:
     def job(self) -> WorldJob:
         """Return the job of the newest generation."""
         return self.jobs[-1]
+
+    @property
+    def partitions(self) -> int:
+        """Return the number of partitions of the newest generation."""
+        return self.job.partitions
 
     def record(self, text: str) -> None:
         """Add to the story."""
@@ -164,7 +172,7 @@ class World:
         return {
             (job.generation, partition): self.log.end(job.generation, partition)
             for job in self.jobs
-            for partition in range(self.partitions)
+            for partition in range(job.partitions)
             if not job.is_finished
         }
 

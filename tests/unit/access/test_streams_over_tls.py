@@ -199,6 +199,8 @@ def test_a_policy_that_takes_something_away_ends_streams_that_wait(
         gateway.put(2)
         async with asyncio.timeout(TIMEOUT_S):
             assert await stream.call.code() is code
+            # Another view's token is refused: the newest one leads nowhere.
+            assert "resume token" not in await stream.call.details()
         await stream.channel.close()
 
     run(tmp_path, talk)

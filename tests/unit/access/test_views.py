@@ -114,6 +114,7 @@ def check_token_of_others(world: World, key: str, method: str, **fields: Any) ->
     with pytest.raises(grpc.RpcError) as refused:
         world.ask(other, "", method, **fields)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "of another view" in refused.value.details()
     if key != "all":
         assert fields["page_token"].startswith("3.")
 

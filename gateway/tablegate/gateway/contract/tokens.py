@@ -47,7 +47,7 @@ class TokenFault(Enum):
     DAMAGED = "is damaged, or signed with a key that this gateway does not have"
     OTHER_KIND = "is of another kind"
     OTHER_TABLE = "is of another table"
-    OTHER_REQUEST = "is of another method or other params"
+    OTHER_REQUEST = "is of another method, of other params, or of another view of the table"
 
 
 class InvalidToken(ValueError):

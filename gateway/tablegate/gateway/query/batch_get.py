@@ -5,7 +5,9 @@ its keys, this gateway's store being one source among them, and the results are 
 
 No answer mixes generations of the table. Where the responses tell theirs (`read_info`), any generation will do as long
 as it is one, which keeps a batch answerable while gateways switch; where they do not, all are asked for the generation
-that is known here (`generation_asked`). Each half of a part that is too long to be handed over at once is asked for.
+that is known here (`generation_asked`). Another generation may have other partitions: then keys that are asked for
+together here are apart there, and the other way round. So what has read one partition at two places is not one answer.
+Each half of a part that is too long to be handed over at once is asked for.
 
 Decision: docs/decisions/0042-retry-between-generations.md
 """
@@ -23,6 +25,7 @@ from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import BatchGetQuery
 from tablegate.gateway.contract.indexes import Index
+from tablegate.gateway.contract.lineage import Place
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.wire import FieldEncoder, fields
 from tablegate.gateway.query.call import Answer, Call, UnaryHandler
@@ -54,11 +57,16 @@ def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler
     return handle
 
 
-def generation_asked(query: BatchGetQuery, served: ServedGeneration, partitions: Collection[Partition]) -> int:
+def generation_asked(
+    query: BatchGetQuery, served: ServedGeneration, partitions: Collection[Partition], *, is_anywhere: bool
+) -> int:
     """Return which generation results have to be of, so that none are put together that are of several; 0: any one.
 
-    Read infos tell afterwards whether results agree. Without them only what is known here can be asked for.
+    Read infos tell afterwards whether results agree. Without them only what is known here can be asked for. So it is
+    where keys may be anywhere: gateways are asked for partitions by number, and another generation may have more.
     """
+    if is_anywhere:
+        return served.generation
     return 0 if query.read_info is not None or len(partitions) == 1 else served.generation
 
 
@@ -268,11 +276,13 @@ class BatchGetRead:
 
     async def remote(self, reason: NotServedHere) -> bytes:
         """Return the answer, of all sources that have keys of it."""
+        plan, keys = self._plan, self._keys
         served, local, _ = self.access.view(self.partitions)
-        indexes = self._plan.by.by_partition(self._keys, served)
+        indexes, is_anywhere = plan.by.by_partition(keys, served), plan.by.is_anywhere(keys, served)
+        generation = generation_asked(plan.query, served, indexes, is_anywhere=is_anywhere)
         with unless_store_away(reason):
             try:
-                return await self._gathered(served, local, indexes, generation_asked(self._plan.query, served, indexes))
+                return await self._gathered(served, local, indexes, generation)
             # Asked again for the known generation only: which is answerable as soon as any gateways have all of it.
             except GenerationsMixed:  # for hours, perhaps: gateways may stay apart
                 return await self._gathered(served, local, indexes, served.generation)
@@ -381,9 +391,23 @@ class BatchGetRead:
                     found.add(index)
         self.call.set_trailer(several_trailer(frozenset(each.gateway_id for each in partial_results)))
         if self._plan.info_field is not None:
-            infos = [info for each in partial_results for info in each.infos if info]
-            results.append(self._plan.info_field.encode(self.access.merged_read_info(served, positions, infos)))
+            parts = [[info for info in each.infos if info] for each in partial_results]
+            read = self.access.merged_read(served, positions, [info for infos in parts for info in infos])
+            if read.generation != served.generation:
+                self._check_places(served, parts)
+            results.append(self._plan.info_field.encode(self.access.signed_read_info(read)))
         return b"".join(results)
+
+    def _check_places(self, served: ServedGeneration, parts: Iterable[Sequence[bytes]]) -> None:
+        """Raise `GenerationsMixed` where parts with these infos have read a partition at several places.
+
+        Of the generation that is served here each partition is asked for once, of another one maybe more often.
+        """
+        places: dict[Partition, Place] = {}
+        for infos in parts:
+            for partition, place in self.access.merged_read(served, {}, infos).read.places.items():
+                if places.setdefault(partition, place) != place:
+                    raise GenerationsMixed(self.access.table.name)
 
 
 def _joined(first: _PartialResult, second: _PartialResult) -> _PartialResult:

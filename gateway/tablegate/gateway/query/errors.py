@@ -306,8 +306,17 @@ class StreamExpired(QueryError):
     reason = errors_pb2.ERROR_REASON_STREAM_EXPIRED
     retry_after_ms = 50
 
+    def __init__(
+        self, text: str = "the stream was open for as long as one may be; subscribe again with its newest resume token"
+    ) -> None:
+        super().__init__(text)
+
+
+class ViewChanged(StreamExpired):
+    """What the client of a stream may see has changed: begin anew, without a token."""
+
     def __init__(self) -> None:
-        super().__init__("the stream was open for as long as one may be; subscribe again with its newest resume token")
+        super().__init__("what you may see has changed, and its tokens are of what you saw; begin anew without a token")
 
 
 class SlowSubscription(QueryError):

@@ -32,7 +32,13 @@ from tablegate.gateway.query.errors import (
     TooManyKeys,
     resume_token_refused,
 )
-from tablegate.gateway.query.index_reads import IndexReader, index_key_reader, index_keys_reader, keys_by_partition
+from tablegate.gateway.query.index_reads import (
+    IndexReader,
+    fixes_partition,
+    index_key_reader,
+    index_keys_reader,
+    keys_by_partition,
+)
 from tablegate.gateway.query.masks import mask_reader
 from tablegate.gateway.query.range import Page, RangePlan, partitions_of
 from tablegate.gateway.query.requests import key_reader, keys_reader, parse, seconds_of
@@ -186,11 +192,12 @@ class _Moment:
         router = self._access.router
         name = self._access.table.name
         # A key's answer is good whatever generation it is from; parts of one answer are all of the same.
-        generation = self._served.generation
+        generation = 0 if len(self._keys) == 1 else self._served.generation
         if isinstance(self._query, BatchGetQuery):
-            generation = generation_asked(self._query, self._served, self._keys)
-        elif isinstance(self._query, GetQuery) or len(self._keys) == 1:
-            generation = 0
+            is_anywhere = self._served.is_anywhere or not (
+                self._index is None or fixes_partition(self._index, self._access.table)
+            )
+            generation = generation_asked(self._query, self._served, self._keys, is_anywhere=is_anywhere)
         peers = {
             partition: router.candidates(name, partition, generation=generation)
             for partition in self._keys
@@ -384,9 +391,11 @@ def _index_batch_get_reader(query: BatchGetQuery, index: Index, access: TableAcc
 
 def _by_index(partitions: Iterable[Partition], access: TableAccess, index: Index) -> Reads:
     some = dict.fromkeys(partitions, ())
-    names = index.column_names
-    fixes = all(column.name in names for column in access.table.key[: access.table.partition_by_count])
-    why = f"by their {_columns(access)}" if fixes else f"all, as none of its columns is {_columns(access)}"
+    why = (
+        f"by their {_columns(access)}"
+        if fixes_partition(index, access.table)
+        else f"all, as none of its columns is {_columns(access)}"
+    )
     return Reads(some, f'{why}; index "{index.name}" is kept in each')
 
 

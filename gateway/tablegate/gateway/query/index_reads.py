@@ -162,6 +162,11 @@ def keys_by_partition(
     return dict(sorted(found.items()))
 
 
+def fixes_partition(index: Index, table: Table) -> bool:
+    """Return whether the values of an index tell the partition of their row."""
+    return {column.name for column in table.key[: table.partition_by_count]} <= set(index.column_names)
+
+
 def partition_reader(fields: Mapping[str, FieldDescriptor], table: Table) -> ReadKey | None:
     """Return the function from a message to the bytes that choose the partition; None where no `fields` fix them."""
     leading = table.key[: table.partition_by_count]

@@ -65,7 +65,7 @@ from tablegate.gateway.query.errors import (
     QueryError,
     RequestTooLarge,
     ShuttingDown,
-    StreamExpired,
+    ViewChanged,
     code_of,
 )
 from tablegate.gateway.telemetry.measures import Measures
@@ -610,7 +610,7 @@ class Calls:
     def _run(self, stream: _Stream, messages: Callable[[], AsyncIterator[bytes]]) -> asyncio.Future[None]:
         call = stream.call
         if call.admitted is not ADMITTED:
-            self._admitted[stream] = (call, stream.path, StreamExpired())
+            self._admitted[stream] = (call, stream.path, ViewChanged())
             self._note_end(call)
         return stream.run(messages)
 

@@ -124,6 +124,7 @@ call_many('ZREM', tombstones, raised)
 call_many('ZADD', tombstones, buried)
 
 local history_start = stored and number(stored, 31) or number(new, 19)
+if stored and not has_newest(history, stored) then history_start = stored_next end  -- what it had is lost
 if restoring then
   redis.call('UNLINK', history)
   last_offset, last_order, history_start = 0, 0, math.max(new_next, number(new, 19))

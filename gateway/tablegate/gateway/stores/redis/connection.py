@@ -293,6 +293,8 @@ def _trouble(error: RedisError) -> str:
         return f"does not answer ({error}): see that it runs, and that its address in the store's URL is right"
     if isinstance(error, InvalidResponse):
         return f"is something else than Redis ({error}): check the address in the store's URL"
+    if str(error).startswith("DAMAGED"):
+        return "has lost keys of the store, as one that evicts does: what it lacks is fetched again"
     if "SELECT is not allowed" in str(error):
         return "is one of several nodes of a cluster, which have no database but 0: name none in the store's URL"
     if "DB index" in str(error):

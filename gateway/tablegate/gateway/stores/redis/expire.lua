@@ -17,9 +17,10 @@ if redis.call('EXISTS', index_keys) == 1 then put_entries(index_keys, index_entr
 if stored and string.byte(stored, 29) ~= $RESTORING and #gone > 0 then
   local next_offset = number(stored, 13)
   local order_before = last_offset == next_offset and last_order or 0
+  local history_start = has_newest(history, stored) and number(stored, 31) or next_offset
   for i, key in ipairs(gone) do
     remember(next_offset, order_before + i, {key, values[i]}, tonumber(ARGV[4]), true, values[i])
   end
-  stored = save(string.sub(stored, 13, 30), bound(number(stored, 31)), string.sub(stored, 47))
+  stored = save(string.sub(stored, 13, 30), bound(history_start), string.sub(stored, 47))
 end
 return {phase and stored and phase .. stored, #gone}

@@ -63,6 +63,7 @@ GATEWAY = "gateway:"  # what the names of gateways begin with
 
 INDEX_WHOLE, INDEX_BUILDING, INDEX_ANEW = "whole", "from:", "anew:"
 
+INCARNATION_BYTES = 8
 KNOWN_BYTES = 55  # of the value of a stored position: the phase, and `at` up to the incarnation
 
 _OFFSET = struct.Struct(">Q")

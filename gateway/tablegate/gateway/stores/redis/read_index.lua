@@ -1,4 +1,4 @@
--- KEYS: position, rows, index_entries, indexes. ARGV: the gateway, the id of the index, first, last, limit, and REV for
+-- KEYS: position, rows, index_entries, indexes, index_keys. ARGV: the gateway, the id of the index, first, last, limit, and REV for
 -- descending. Returns position, how far the index is, members and the values of their rows.
 local members
 if ARGV[6] == 'REV' then
@@ -11,4 +11,7 @@ for i, member in ipairs(members) do
   local at = $INDEX_ID_BYTES + struct.unpack('>I2', member, #member - 1)
   keys[i] = string.sub(member, at + 1, -3)
 end
-return {own_position(), redis.call('HGET', KEYS[4], ARGV[2]), members, values_of(KEYS[2], keys)}
+local position, values = own_position(), values_of(KEYS[2], keys)
+local has_both = redis.call('EXISTS', KEYS[3]) == redis.call('EXISTS', KEYS[5])
+if position and not (has_both and are_all_there(values)) then return damaged() end
+return {position, redis.call('HGET', KEYS[4], ARGV[2]), members, values}

@@ -2,8 +2,8 @@
 
 A script that ends with an error keeps what it wrote before, so each reads and checks everything first and then writes.
 All keys of one are in one slot. Lua compares strings by the server's locale, and so versions are compared as numbers. A
-file has no way to include another: `many`, `now`, `own_position`, `entries` and `write` are put before the scripts that
-need them.
+file has no way to include another: `many`, `now`, `own_position`, `entries`, `before`, `newest`, `write` and `whole`
+are put before the scripts that need them.
 """
 
 import hashlib
@@ -52,9 +52,10 @@ class Script:
         return self.command, self.sha, len(keys), *keys, *arguments
 
 
-APPLY = Script.load("many", "entries", "write", "apply")
-EXPIRE = Script.load("many", "entries", "write", "expire")
+APPLY = Script.load("many", "entries", "before", "newest", "write", "apply")
+EXPIRE = Script.load("many", "entries", "before", "newest", "write", "expire")
 BUILD = Script.load("many", "entries", "build")
+RENEW = Script.load("before", "renew")
 DROP_TOMBSTONES = Script.load("many", "drop_tombstones")
 JOIN = Script.load("join")
 DROP = Script.load("many", "drop")
@@ -62,15 +63,17 @@ COPY = Script.load("copy")
 HERE = Script.load("now", "here")
 THERE = Script.load("now", "there", writes=False)
 BURY = Script.load("many", "now", "bury")
-READ_VALUES = Script.load("many", "own_position", "read_values", writes=False)
-READ_RANGE = Script.load("many", "own_position", "read_range", writes=False)
-READ_INDEX = Script.load("many", "own_position", "read_index", writes=False)
-READ_HISTORY = Script.load("own_position", "read_history", writes=False)
+CHECK = Script.load("whole", "newest", "check", writes=False)
+READ_VALUES = Script.load("many", "own_position", "whole", "read_values", writes=False)
+READ_RANGE = Script.load("many", "own_position", "whole", "read_range", writes=False)
+READ_INDEX = Script.load("many", "own_position", "whole", "read_index", writes=False)
+READ_HISTORY = Script.load("own_position", "whole", "newest", "read_history", writes=False)
 
 SCRIPTS = (
     APPLY,
     EXPIRE,
     BUILD,
+    RENEW,
     DROP_TOMBSTONES,
     JOIN,
     DROP,
@@ -78,6 +81,7 @@ SCRIPTS = (
     HERE,
     THERE,
     BURY,
+    CHECK,
     READ_VALUES,
     READ_RANGE,
     READ_INDEX,

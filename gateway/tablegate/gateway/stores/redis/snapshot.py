@@ -195,7 +195,8 @@ class RedisSnapshot(Snapshot):
             return [None] * len(keys), undone
         for start in range(0, len(keys), KEYS_PER_READ):
             asked = keys[start : start + KEYS_PER_READ]
-            now, found = self._connection.call(READ_VALUES, (at.position, at.rows), (self._keys.gateway, *asked))
+            read = at.position, at.rows, at.order, at.tombstones
+            now, found = self._connection.call(READ_VALUES, read, (self._keys.gateway, *asked))
             values += found
             if now == moment.value:
                 continue  # nothing was written since: mostly
@@ -225,7 +226,7 @@ class RedisSnapshot(Snapshot):
         asked = limit
         while True:
             now, keys, values = self._connection.call(
-                READ_RANGE, (at.position, at.rows, at.order), (*bounds, asked, *order)
+                READ_RANGE, (at.position, at.rows, at.order, at.tombstones), (*bounds, asked, *order)
             )
             found = zip(keys, map(_live_row, values), strict=True)
             rows = [(key, row) for key, row in found if row is not None]
@@ -263,7 +264,7 @@ class RedisSnapshot(Snapshot):
         if after is not None and descending and (above is None or head + after < above):
             high = b"(" + head + after
         order = ("REV",) if descending else ()
-        keys = (at.position, at.rows, at.index_entries, at.indexes)
+        keys = (at.position, at.rows, at.index_entries, at.indexes, at.index_keys)
         asked = limit
         while True:
             answer = self._connection.call(READ_INDEX, keys, (self._keys.gateway, head, low, high, asked, *order))

@@ -51,10 +51,12 @@ from tablegate.gateway.stores.lmdb import layout
 from tablegate.gateway.stores.redis.connection import Command, parse_address
 from tablegate.gateway.stores.redis.layout import (
     FORMAT_VERSION,
+    INCARNATION_BYTES,
     INDEX_BUILDING,
     INDEX_WHOLE,
     KNOWN_BYTES,
     Keys,
+    PartitionKeys,
     StaleKind,
     StoredPosition,
     own_value,
@@ -73,6 +75,7 @@ from tablegate.gateway.stores.redis.scripts import (
     APPLY,
     BUILD,
     BURY,
+    CHECK,
     COPY,
     DROP,
     DROP_TOMBSTONES,
@@ -80,6 +83,7 @@ from tablegate.gateway.stores.redis.scripts import (
     HERE,
     JOIN,
     READ_RANGE,
+    RENEW,
     THERE,
 )
 from tablegate.gateway.stores.redis.snapshot import KnownStates, RedisSnapshot
@@ -294,6 +298,9 @@ class RedisStore(RedisReader, StoreWriter):
         self._keep_for_snapshots(RedisSnapshot.status)
         self._connection.run(("SET", self._keys.status, status), self._here())
         self._check_stored()
+        # What is gone is an error for who reads it. Here it is found without, and also soon after a start.
+        if self._statuses % STATUSES_PER_POLICY_CHECK == 0:
+            self._check_whole()
         self._statuses += 1
         # An operator may set an eviction policy at any time, and Redis would then drop keys of the store in silence.
         if self._statuses % STATUSES_PER_POLICY_CHECK == 0:
@@ -329,15 +336,33 @@ class RedisStore(RedisReader, StoreWriter):
                 raise self._went_back()
             self._positions[part] = stored
 
+    def _check_whole(self) -> None:
+        """Raise `StoreWentBack` where partitions have lost keys, after removing what is left of these."""
+        parts = [part for part, last_known in self._positions.items() if last_known]
+        keys = [self._keys.of(part) for part in parts]
+        found = self._connection.run(*(CHECK.on(_checked(each), ()) for each in keys))
+        damaged = [each for each, is_whole in zip(keys, found, strict=True) if not is_whole]
+        if damaged:
+            self._connection.run(*(("UNLINK", *each) for each in damaged))
+            raise self._went_back()
+
     def _went_back(self) -> StoreWentBack:
-        known = [part for part, last_known in self._positions.items() if last_known]
+        known = {part: last_known for part, last_known in self._positions.items() if last_known}
         parts = [*map(partition_name, known), *map(partition_name, self._dropped)]
+        # Where rows expire, they will do so in another order: subscribers that have heard of what is lost begin anew.
+        expiring = {part: each for part, each in known.items() if each.position.incarnation_id}
+        if expiring:
+            self._connection.run(*(self._renew(part, last_known) for part, last_known in expiring.items()))
         self._forget_all()
         self._make()
         if parts:  # where Redis forgot them, nobody would remove them
             self._connection.run(("SADD", self._keys.partitions, *parts))
         why = "it lost writes, as after a failover or a flush"
         return StoreWentBack(f"the store in {self._text} went back: {why}; what it lacks is fetched again")
+
+    def _renew(self, part: StoredPartition, known: StoredPosition) -> Command:
+        incarnation = secrets.token_bytes(INCARNATION_BYTES)
+        return RENEW.on((self._keys.of(part).position,), (known.value[:KNOWN_BYTES], incarnation))
 
     @override
     def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
@@ -420,8 +445,8 @@ class RedisStore(RedisReader, StoreWriter):
         index_id, state = unfinished[0]
         building = INDEX_BUILDING.encode()
         first = b"[" + (state.removeprefix(building) if state.startswith(building) else b"")
-        asked = (self._keys.gateway, first, b"+", limit)
-        _, names, values = self._connection.call(READ_RANGE, (keys.position, keys.rows, keys.order), asked)
+        asked, read = (self._keys.gateway, first, b"+", limit), (keys.position, keys.rows, keys.order, keys.tombstones)
+        _, names, values = self._connection.call(READ_RANGE, read, asked)
         is_end = len(names) < limit
         arguments = [index_id, state, INDEX_WHOLE if is_end else building + names[-1] + b"\x00"]
         for name, value in zip(names, values, strict=True):
@@ -585,3 +610,8 @@ def wipe(url: str) -> None:
 def _known_bytes(known: StoredPosition | None) -> bytes:
     """Return what scripts get of what this process knows."""
     return b"" if known is None else known.value[:KNOWN_BYTES]
+
+
+def _checked(keys: PartitionKeys) -> tuple[str, ...]:
+    """Return the keys of which a check tells whether they are all there."""
+    return keys.position, keys.rows, keys.order, keys.tombstones, keys.index_keys, keys.index_entries, keys.history

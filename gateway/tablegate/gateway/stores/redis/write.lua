@@ -17,8 +17,9 @@ local phase, stored = unpack(redis.call('HMGET', position, gateway, 'at'))
 -- phase is `new_phase` where it said so already, and the answer was lost.
 local function went_back(new_phase)
   if known == '' then return false end
-  if not phase or not stored or number(stored, 13) < number(known, 14) then return true end
+  if not phase or not stored then return true end
   if string.sub(stored, 47, 54) ~= string.sub(known, 48, 55) then return true end
+  if is_before(stored, known) then return true end
   local is_restoring, was_restoring = string.byte(phase) == $RESTORING, string.byte(known) == $RESTORING
   return is_restoring ~= was_restoring and phase ~= new_phase
 end
