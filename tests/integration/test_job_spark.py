@@ -3,11 +3,13 @@
 import io
 import json
 import random
+import signal
 import struct
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,8 @@ from tablegate.jobs.running.checkpoint import IDENTITY_FILE, Checkpoint, Identit
 from tablegate.jobs.running.session import spark_session
 from tablegate.jobs.table import Source, Table
 from tests.kit.job.declared import COLUMNS, write_job
+from tests.kit.job.process import wait_until
+from tests.kit.programs.processes import alive, process_tree
 
 pytestmark = pytest.mark.jvm
 
@@ -514,3 +518,53 @@ with spark_session("t", master="local[2]", checkpoints="c", spark_log=Path("log"
     first, second = map(int, found.stdout.split())
     assert first > 100
     assert second == 0
+
+
+LONG_CALL = """
+from pathlib import Path
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.running.session import spark_session
+
+try:
+    with spark_session("t", master="local[1]", checkpoints="c", spark_log=Path("log")) as spark:
+        print("runs", flush=True)
+        try:
+            spark.sql("SELECT java_method('java.lang.Thread', 'sleep', 600000L)").collect()
+        except Exception as error:
+            raise JobError(str(error)) from None
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("moment", ["Java starts", "Java is called"])
+def test_ctrl_c_leaves_neither_java_nor_traces(tmp_path: Path, moment: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LONG_CALL], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        if moment == "Java is called":
+            assert process.stdout.readline() == "runs\n"
+            wait_until("task", lambda: _has_thread(process.pid, "Executor task l"))
+        else:
+            wait_until("Java", lambda: _has_thread(process.pid, "java"))
+        tree = process_tree(process.pid)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=200)
+        assert output == "interrupted\n"
+        assert "Traceback" not in errors
+        wait_until("end of Java", lambda: not any(alive(pid) for pid in tree))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _has_thread(pid: int, name: str) -> bool:
+    """Return whether a process, or one that it has started, has a thread of this name; Linux keeps 15 characters."""
+    names = set()
+    for each in process_tree(pid):
+        for path in Path(f"/proc/{each}/task").glob("*/comm"):
+            with suppress(OSError):  # it has ended
+                names.add(path.read_text().strip())
+    return name in names

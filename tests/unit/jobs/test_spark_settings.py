@@ -1,16 +1,21 @@
 """Settings of Spark that a user gives: what is taken, and what is refused."""
 
 import inspect
+import logging
 import signal
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyspark.core.context
 import pytest
+from py4j import java_gateway
 from pyspark import SparkContext
 
 from tablegate.jobs.arguments import spark_conf
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.running.session import SETTINGS, own_interrupts, spark_session
+from tablegate.jobs.running.session import SETTINGS, Interrupts, spark_session
 
 
 def test_settings_are_names_and_values() -> None:
@@ -50,23 +55,70 @@ def test_a_setting_behind_a_submitted_script_is_refused(monkeypatch: pytest.Monk
         pass
 
 
-def test_ctrl_c_is_the_jobs_while_spark_starts() -> None:
+def _spark_sets_a_handler() -> None:
+    """Do what a context of PySpark's does."""
+    vars(pyspark.core.context)["signal"].signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@pytest.fixture
+def sigint() -> Iterator[Callable[[Any], object]]:
+    """Set who handles Ctrl-C, until the end of the test."""
+    before = signal.getsignal(signal.SIGINT)
+    yield partial(signal.signal, signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_stays_the_jobs(sigint: Callable[[Any], object]) -> None:
     assert "signal.signal(signal.SIGINT, signal_handler)" in inspect.getsource(SparkContext._do_init)
-    module = vars(pyspark.core.context)
+    came: list[int] = []
+    sigint(lambda number, _: came.append(number))
+    with Interrupts() as interrupts:
+        _spark_sets_a_handler()
+        signal.raise_signal(signal.SIGINT)
+        interrupts.let_in()
+        signal.raise_signal(signal.SIGINT)
+    assert came == [signal.SIGINT] * 2
+    assert vars(pyspark.core.context)["signal"] is signal
 
-    def of_job(*_: object) -> None: ...
 
-    def of_spark(*_: object) -> None: ...
+def test_ctrl_c_waits_until_spark_has_started(sigint: Callable[[Any], object]) -> None:
+    sigint(signal.default_int_handler)
+    has_waited = False
 
-    before = signal.signal(signal.SIGINT, of_job)
-    try:
-        with own_interrupts():
-            module["signal"].signal(signal.SIGINT, of_spark)
-        assert signal.getsignal(signal.SIGINT) is of_job
-        assert module["signal"] is signal
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        with own_interrupts():
-            module["signal"].signal(signal.SIGINT, of_spark)
-        assert signal.getsignal(signal.SIGINT) is of_spark
-    finally:
-        signal.signal(signal.SIGINT, before)
+    def start(*, twice: bool) -> None:
+        nonlocal has_waited
+        with Interrupts() as interrupts:
+            _spark_sets_a_handler()
+            signal.raise_signal(signal.SIGINT)
+            has_waited = True
+            if twice:
+                signal.raise_signal(signal.SIGINT)
+                raise AssertionError("the second one waits, too")
+            interrupts.let_in()
+
+    for twice in (False, True):
+        has_waited = False
+        with pytest.raises(KeyboardInterrupt):
+            start(twice=twice)
+        assert has_waited
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_what_ctrl_c_broke_off_is_no_other_failure(
+    sigint: Callable[[Any], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    sigint(signal.default_int_handler)
+
+    def call() -> None:
+        with Interrupts() as interrupts:
+            interrupts.let_in()
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                logging.exception("KeyboardInterrupt while sending command.")
+                raise JobError("Java's answer is empty")
+
+    assert 'logging.exception("KeyboardInterrupt while sending command.")' in inspect.getsource(java_gateway)
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    assert not caplog.records

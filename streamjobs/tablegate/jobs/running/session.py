@@ -9,6 +9,7 @@ Decision: docs/decisions/0118-an-archive-of-javas-classes.md
 Decision: docs/decisions/0192-generated-code-is-kept.md
 """
 
+import logging
 import os
 import re
 import shlex
@@ -18,7 +19,8 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import FrameType, MappingProxyType, SimpleNamespace
+from typing import Self
 
 import pyspark.core.context
 from py4j.protocol import Py4JError
@@ -220,19 +222,21 @@ def spark_session(
             archive = ClassArchive("spark", java, path, given=conf.get(_JAVA_OPTIONS, ""))
             options += archive.options(records=records_classes)
         builder = builder.config(_JAVA_OPTIONS, " ".join([*map(shlex.quote, options), *_given(conf, _JAVA_OPTIONS)]))
-    with _stderr_to(spark_log):  # the Java process keeps the stderr it is started with
-        spark = _started(builder, conf)
-    try:
-        if is_submitted():
-            # Our own log settings came with the session that we start; spark-submit has brought its own.
-            spark.sparkContext.setLogLevel("WARN")
-        if not has_connectors(spark):
-            raise JobError(f"Spark has no Kafka connector; give spark-submit {_SUBMIT_JARS}")
-        yield spark
-    finally:
-        if archive is not None:
-            _write_archive(archive, spark)
-        _stop(spark)
+    with Interrupts() as interrupts:
+        with _stderr_to(spark_log):  # the Java process keeps the stderr it is started with
+            spark = _started(builder, conf)
+        try:
+            interrupts.let_in()
+            if is_submitted():
+                # Our own log settings came with the session that we start; spark-submit has brought its own.
+                spark.sparkContext.setLogLevel("WARN")
+            if not has_connectors(spark):
+                raise JobError(f"Spark has no Kafka connector; give spark-submit {_SUBMIT_JARS}")
+            yield spark
+        finally:
+            if archive is not None:
+                _write_archive(archive, spark)
+            _stop(spark)
 
 
 def _check_other(master: str | None) -> None:
@@ -302,27 +306,61 @@ def _local_parts() -> tuple[Path, list[Path]]:
         raise JobError(str(error)) from None
 
 
-@contextmanager
-def own_interrupts() -> Iterator[None]:
-    """Keep who handles Ctrl-C while Spark starts.
+class Interrupts:
+    """Ctrl-C while Spark runs, where nobody handles it: `KeyboardInterrupt`, and nothing else is seen of it.
 
-    A context of PySpark's sets a handler of its own, and goes on with what takes a second: a Ctrl-C in it would end in
-    stack traces. What it calls is taken from its module, as there is no setting.
+    While Java starts, a `KeyboardInterrupt` would leave it behind for ever: PySpark removes the directory in which Java
+    is to write its port, and so the thread of Java ends that would notice that we are gone. So the first one waits
+    until Spark is there (`let_in`), a second one does not. Later, calls to Java that it breaks off fail in other ways,
+    and py4j logs a stack trace.
+
+    A context of PySpark's would set a handler of its own, also over that of a job. What it calls for that is taken from
+    its module, as there is no setting.
     """
-    module = vars(pyspark.core.context)
-    before = module["signal"]
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # else PySpark's is as good
+
+    def __init__(self) -> None:
+        self.have_come = False
+        self._are_let_in = False
+
+    def __enter__(self) -> Self:
+        module = vars(pyspark.core.context)
+        self._handler, self._signal = signal.getsignal(signal.SIGINT), module["signal"]
+        self._is_ours = (
+            self._handler is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+        )
         module["signal"] = SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda *_: None)
-    try:
-        yield
-    finally:
-        module["signal"] = before
+        logging.getLogger().addFilter(_is_of_no_interrupt)
+        if self._is_ours:
+            signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._is_ours:
+            signal.signal(signal.SIGINT, self._handler)
+        logging.getLogger().removeFilter(_is_of_no_interrupt)
+        vars(pyspark.core.context)["signal"] = self._signal
+        if self.have_come and kind is not None:
+            raise KeyboardInterrupt from None
+
+    def let_in(self) -> None:
+        """Raise `KeyboardInterrupt` where one has come, and from now on at once."""
+        self._are_let_in = True
+        if self.have_come:
+            raise KeyboardInterrupt
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        is_second, self.have_come = self.have_come, True
+        if is_second or self._are_let_in:
+            raise KeyboardInterrupt
+
+
+def _is_of_no_interrupt(record: logging.LogRecord) -> bool:
+    return record.msg != "KeyboardInterrupt while sending command."
 
 
 def _started(builder: SparkSession.Builder, conf: Mapping[str, str]) -> SparkSession:
     try:
-        with own_interrupts():
-            return builder.getOrCreate()
+        return builder.getOrCreate()
     except Exception as error:  # noqa: BLE001 - py4j's errors have no common class of their own
         given = f", and look at what --conf gives: {', '.join(conf)}" if conf else ""
         raise JobError(f"Spark does not start: {first_line(error)}; read its log{given}") from None
