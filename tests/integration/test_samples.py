@@ -1,12 +1,19 @@
 """Sample events in a real Kafka: where they lie, what comes back, and what is said where they cannot be had."""
 
+import os
+import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tablegate.examples.demo.console import progress_bars
 from tablegate.examples.demo.kafka import HOST, Broker
+from tablegate.examples.demo.launch import KafkaWithSamples, Steps
+from tablegate.examples.demo.processes import ProcessEnded
 from tablegate.examples.samples import (
     Event,
     EventProducer,
@@ -21,12 +28,14 @@ from tablegate.examples.samples import (
     send,
     stocks,
 )
+from tablegate.examples.samples.systems import RATINGS
 from tablegate.gateway.contract.keys import murmur2_partition
 from tablegate.jobs.jars import SetupError
 from tests.kit.job import folds
 from tests.kit.job.folds import Fold
 from tests.kit.job.hard_events import extreme_bookings, hard, odd_ticks, odd_views
 from tests.kit.job.laid_records import Record, lay, records_of
+from tests.kit.job.process import wait_until
 from tests.kit.programs.kafka import consume, new_topic
 
 
@@ -121,6 +130,20 @@ def _untimed(fold: Fold) -> Counter[str]:
         str((key, sorted((name, value) for name, value in row.items() if name != "update_time")))
         for key, row in fold.rows.items()
     )
+
+
+@pytest.mark.jvm
+def test_a_demo_says_that_its_kafka_has_ended(tmp_path: Path) -> None:
+    """And does not wait for what it cannot send any more, nor blame it."""
+    with ExitStack() as stack:
+        steps = Steps(stack.enter_context(progress_bars(transient=True)))
+        kafka = KafkaWithSamples(stack, tmp_path, [RATINGS], steps)
+        kafka.check()
+        os.kill(kafka._broker.pid, signal.SIGKILL)
+        wait_until("end of Kafka", lambda: not kafka._broker.running)
+        with pytest.raises(ProcessEnded, match=r"^Kafka ended by itself \(log: .*/logs/kafka\.log\)$"):
+            kafka.check()
+        kafka.producer.send(_known_ratings("ratings")[0])
 
 
 @pytest.mark.jvm

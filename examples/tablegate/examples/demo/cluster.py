@@ -80,7 +80,7 @@ class _Cluster:
         self._logs = data / "logs"
         self._query = _get_query()
         with progress_bars(transient=False) as progress:
-            kafka = KafkaWithSamples(stack, data, [RATINGS], Steps(progress))
+            self._kafka = kafka = KafkaWithSamples(stack, data, [RATINGS], Steps(progress))
             self._producer = kafka.producer
             self._gateways = Gateways(stack, data, kafka.bootstrap, TABLE, ports)
             words = [TABLE.name, "--partitions", str(PARTITIONS)]
@@ -105,6 +105,7 @@ class _Cluster:
 
     def _check(self, but: str = "") -> None:
         """Raise `ProcessEnded` unless all run, but perhaps the gateway of that name."""
+        self._kafka.check()
         self._job.check()
         self._gateways.check(but)
 
@@ -237,7 +238,7 @@ class _Cluster:
     # Afterwards.
 
     def stay(self) -> None:
-        """Send ratings and show who has which partition, until Ctrl-C; raise `ProcessEnded` where the job ends.
+        """Send ratings and show who has which partition, until Ctrl-C; raise `ProcessEnded`.
 
         A gateway that the user kills starts again after a while.
         """
@@ -249,6 +250,7 @@ class _Cluster:
         ended_s: dict[str, float] = {}
         with Live(console=show.OUT, auto_refresh=False, transient=True) as live:
             while True:
+                self._kafka.check()
                 self._job.check()
                 self._producer.send(next(events))
                 self._start_ended(ended_s)

@@ -65,7 +65,7 @@ class _Running:
         self.address = f"127.0.0.1:{port}"
         started = time.monotonic()
         with progress_bars(transient=False) as progress:
-            kafka = KafkaWithSamples(stack, data, SYSTEMS, Steps(progress))
+            self._kafka = kafka = KafkaWithSamples(stack, data, SYSTEMS, Steps(progress))
         self._producer = kafka.producer
         print_line(_modes())
         tables = [question.table.name for question in QUESTIONS]
@@ -81,6 +81,7 @@ class _Running:
         print_line(f"Kafka listens on {kafka.bootstrap}; logs are in {data / 'logs'}.\n")
 
     def _check(self) -> None:
+        self._kafka.check()  # first: the others end with it
         for child in self._children:
             child.check()
 

@@ -14,7 +14,7 @@ from rich.progress import Progress, TaskID
 
 from tablegate.examples.demo.console import print_line
 from tablegate.examples.demo.kafka import Broker
-from tablegate.examples.demo.processes import ChildProcess
+from tablegate.examples.demo.processes import ChildProcess, ProcessEnded
 from tablegate.examples.samples import EventProducer, create_topic, record_count
 from tablegate.examples.samples.systems import RATINGS, System
 from tablegate.jobs.jars.jars import Kind, jars
@@ -117,14 +117,23 @@ class KafkaWithSamples:
     """
 
     def __init__(self, stack: ExitStack, data: Path, systems: Sequence[System], steps: Steps) -> None:
-        broker = Broker(data / "kafka", log_file=data / "logs" / "kafka.log")
-        start_kafka(stack, broker, steps, jars_of=("broker", "spark"))
-        self.bootstrap = broker.bootstrap
+        self._broker = Broker(data / "kafka", log_file=data / "logs" / "kafka.log")
+        start_kafka(stack, self._broker, steps, jars_of=("broker", "spark"))
+        self.bootstrap = self._broker.bootstrap
         self.producer = EventProducer(self.bootstrap)
-        stack.callback(self.producer.flush)
+        stack.callback(self._flush)
         names = f"{len(systems)} systems" if len(systems) > 1 else "one system"
         with steps.step(f"sample events of {names}") as advance:
             self.is_first_start = self._send_samples(systems, advance)
+
+    def check(self) -> None:
+        """Raise `ProcessEnded` unless Kafka lives."""
+        if not self._broker.running:
+            raise ProcessEnded(f"Kafka ended by itself (log: {self._broker.log_file})")
+
+    def _flush(self) -> None:
+        if self._broker.running:  # else it would be waited for, and events be blamed that nobody can send
+            self.producer.flush()
 
     def _send_samples(self, systems: Sequence[System], advance: Callable[[int, int], None]) -> bool:
         """Send events of the systems that have none; return whether there are such."""

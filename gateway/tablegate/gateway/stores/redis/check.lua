@@ -1,5 +1,5 @@
--- KEYS: position, rows, order, tombstones, index_keys, index_entries, history. Returns whether the partition, if there is
--- one, has all its keys.
+-- KEYS: position, rows, order, tombstones, index_keys, index_entries, history. Returns whether the partition, if there
+-- is one, has all its keys.
 local at = redis.call('HGET', KEYS[1], 'at')
 if not at then return 1 end
 local has_both = redis.call('EXISTS', KEYS[5]) == redis.call('EXISTS', KEYS[6])

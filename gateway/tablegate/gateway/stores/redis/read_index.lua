@@ -1,5 +1,5 @@
--- KEYS: position, rows, index_entries, indexes, index_keys. ARGV: the gateway, the id of the index, first, last, limit, and REV for
--- descending. Returns position, how far the index is, members and the values of their rows.
+-- KEYS: position, rows, index_entries, indexes, index_keys. ARGV: the gateway, the id of the index, first, last, limit,
+-- and REV for descending. Returns position, how far the index is, members and the values of their rows.
 local members
 if ARGV[6] == 'REV' then
   members = redis.call('ZRANGE', KEYS[3], ARGV[4], ARGV[3], 'BYLEX', 'REV', 'LIMIT', 0, ARGV[5])
