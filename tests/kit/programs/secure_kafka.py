@@ -87,6 +87,7 @@ class SecureKafka:
         return self
 
     def __exit__(self, *_: object) -> None:
+        del self._admin  # it would say each second, for as long as the tests run, that its broker is gone
         self.broker.stop()
         self.provider.__exit__()
 

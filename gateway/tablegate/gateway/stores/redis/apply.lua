@@ -130,8 +130,9 @@ if restoring then
   last_offset, last_order, history_start = 0, 0, math.max(new_next, number(new, 19))
 else
   if number(new, 19) > history_start then
+    -- Another gateway may have brought later changes already: they stay.
     history_start = number(new, 19)
-    redis.call('UNLINK', history)
+    redis.call('XTRIM', history, 'MINID', string.format('%.0f', history_start))
   end
   for _, change in ipairs(changes) do
     local value = change[2]
