@@ -256,6 +256,22 @@ def test_who_joins_late_does_not_take_the_history_away(redis_server: RedisServer
     assert len(offsets) == 3 * len(changes)
 
 
+def test_who_has_a_later_start_takes_no_later_change_away(redis_server: RedisServer) -> None:
+    url = redis_server.new_url()
+    first, second, reader = RedisStore(url, "a"), RedisStore(url, "b"), RedisReader(url, "b")
+    first.apply(ID, P0, [change(number, b"%d" % number, 1, b"row") for number in range(12)], position(12))
+    second.join(ID, P0)
+    second.apply(ID, P0, [], replace(position(12), history_start=Offset(9)))
+    with reader.snapshot() as snapshot:
+        found = snapshot.position(ID, P0)
+        assert found is not None
+        assert found.history_start == 9
+        assert [each.offset for each in snapshot.history(ID, P0, start=Offset(9), limit=100)] == [9, 10, 11]
+    first.set_status(b"up")
+    for each in (first, second, reader):
+        each.close()
+
+
 def test_a_wipe_takes_what_all_gateways_have(own_redis_server: RedisServer) -> None:
     url = own_redis_server.url(prefix="shared")
     stores = [RedisStore(url, name) for name in ("a", "b")]
