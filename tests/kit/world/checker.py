@@ -121,15 +121,17 @@ class _Branch:
 
     def stays(self, key: int, low: int, high: int) -> bool:
         """Return whether a key has the same row at each position from `low` to `high`."""
-        moments = [low, *(record.offset + 1 for record in self.by_key.get(key, ()) if low <= record.offset < high)]
-        found = {None if (winner := self.winner(key, moment)) is None else winner.count for moment in moments}
-        return len(found) == 1 and None not in found
+        counts = self._counts(key, low, high)
+        return len(counts) == 1 and None not in counts
 
     def is_always_there(self, key: int, low: int, high: int) -> bool:
         """Return whether the key has a row at each position from `low` to `high`."""
+        return None not in self._counts(key, low, high)
+
+    def _counts(self, key: int, low: int, high: int) -> set[int | None]:
+        """Return what the rows of a key count at the positions from `low` to `high`; None: there is no row at one."""
         moments = [low, *(record.offset + 1 for record in self.by_key.get(key, ()) if low <= record.offset < high)]
-        winners = [self.winner(key, moment) for moment in moments]
-        return all(winner is not None and winner.count is not None for winner in winners)
+        return {None if (winner := self.winner(key, moment)) is None else winner.count for moment in moments}
 
 
 def _version(record: Appended) -> Version:

@@ -215,7 +215,7 @@ for number in range(40):
 
 @pytest.mark.tools
 def test_ctrl_c_while_events_wait_for_kafka_is_ctrl_c() -> None:
-    """While it is said of many brokers that none of them is there; in a process, as what they have open stays open."""
+    """While it is said of many brokers that none of them is there; in a process, whose stderr shows what is lost."""
     done = subprocess.run([sys.executable, "-c", FLUSHES], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.stdout.split() == [str(number) for number in range(40)]
