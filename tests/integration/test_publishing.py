@@ -23,6 +23,7 @@ from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.samples import create_topic
 from tablegate.gateway.contract.types import RUN_HEADER, VERSION_HEADER, make_version
 from tablegate.jobs import FrameTable
+from tablegate.jobs.dataflow.java_classes import java_class
 from tablegate.jobs.kafka.manifests import read_manifest, replace_manifest
 from tablegate.jobs.kafka.topics import KafkaAdmin, changelog_settings
 from tablegate.jobs.publishing import JobError, publish, publish_batch
@@ -410,6 +411,21 @@ def test_a_stream_that_is_stopped_in_a_batch_has_not_failed(
     assert query.awaitTermination(60)
     assert query.exception() is None
     assert '"failed"' not in capsys.readouterr().out
+
+
+def test_a_stream_whose_job_is_cancelled_by_its_stop_has_not_failed(
+    spark: SparkSession, broker: Broker, table: FrameTable, tmp_path: Path
+) -> None:
+    slow = ticking(spark).withColumn("score", sql.expr(f"IF({SLEEP} IS NULL, score, 0)"))
+    query = publish(slow, table, bootstrap=broker.bootstrap, checkpoint=str(tmp_path / "checkpoint"))
+    tasks = spark.sparkContext.statusTracker()
+    soon(lambda: bool(tasks.getActiveStageIds()), "a batch is computed", 60)
+    # What Spark does first where it stops a query. Then it interrupts the batch, which may have ended by then.
+    ended = java_class(spark.sparkContext, "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$")
+    query._jsq.streamingQuery().state().set(getattr(ended, "MODULE$"))
+    spark.sparkContext._jsc.sc().cancelJobGroup(query.runId, f"Query [runId = {query.runId}] was stopped")
+    assert query.awaitTermination(60)
+    assert query.exception() is None
 
 
 def test_a_generation_whose_stream_was_stopped_replaces_nothing(

@@ -11,9 +11,10 @@ _SUGGESTIONS = re.compile(r" Did you mean one of the following\? \[(.*?)\]\.")
 # Where a batch is written by Python, its error is text: Python's stack trace, then Java's if Java was called.
 _FROM_PYTHON = "An exception was raised by the Python Proxy"
 _CAUSE = re.compile(r"^(?:Caused by: |: |)(?:[\w$]+\.)+([\w$]+: .+)$", re.MULTILINE)
-# What stops a query interrupts its batch, wherever that is.
+# What stops a query cancels its jobs, and interrupts its batch, wherever that is: either may come first.
 _INTERRUPTED = re.compile(
-    r"(?:InterruptedException|InterruptedIOException|ClosedByInterruptException)\b|SparkException: Job \d+ cancelled"
+    r"(?:InterruptedException|InterruptedIOException|ClosedByInterruptException)\b"
+    r"|SparkException: \[SPARK_JOB_CANCELLED\]"
 )
 KAFKA_AWAY = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException")
 """Errors of Kafka's Java clients, as reasons begin with them, where brokers do not answer, or a topic has gone."""
