@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
+    "tests.kit.crashes",
     "tests.kit.programs.apicurio",
     "tests.kit.programs.kafka",
     "tests.kit.programs.kafka_streams",

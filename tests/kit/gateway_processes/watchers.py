@@ -118,6 +118,8 @@ class Watcher(HistoryClient):
         self.streams += 1
         self._history.invoke(self._process, "subscribe", **self._asked)
         self._call = ask(request.SerializeToString())
+        if self._stopping.is_set():
+            self._call.cancel()  # `interrupt` may have met the call before
         try:
             for message in self._call:
                 self._take(message)
