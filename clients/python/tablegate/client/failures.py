@@ -109,4 +109,4 @@ _CLASSES = message_classes(
         "RetryInfo": [Field("retry_delay", 1, "google.protobuf.Duration")],
     },
 )
-_STATUS, _ERROR_INFO, _RETRY_INFO = _CLASSES.values()
+_STATUS, _ERROR_INFO, _RETRY_INFO, *_ = _CLASSES.values()

@@ -1,9 +1,11 @@
 """Messages of gateways, with the fields that are read here.
 
 They are in pools of their own: an application may have the full ones in the default pool.
+
+Decision: docs/decisions/0198-classes-of-messages-are-kept.md
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, duration_pb2, message_factory
@@ -23,10 +25,7 @@ class Field(NamedTuple):
 
 
 def message_classes(package: str, messages: Mapping[str, Sequence[Field]]) -> Mapping[str, Any]:
-    """Return the classes of messages, by name; they may hold Anys and Durations."""
-    pool = descriptor_pool.DescriptorPool()
-    for known in (any_pb2, duration_pb2):
-        pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
+    """Return the classes of messages, by name; they may hold Anys and Durations, whose classes come behind them."""
     file = descriptor_pb2.FileDescriptorProto(
         name="messages.proto",
         package=package,
@@ -44,5 +43,23 @@ def message_classes(package: str, messages: Mapping[str, Sequence[Field]]) -> Ma
                 type_name=f".{field.type}" if is_message else None,
                 label=_PROTO.LABEL_REPEATED if field.repeated else _PROTO.LABEL_OPTIONAL,
             )
-    pool.Add(file)
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
+    known = [any_pb2.DESCRIPTOR.serialized_pb, duration_pb2.DESCRIPTOR.serialized_pb]
+    classes = classes_of(descriptor_pool.DescriptorPool(), [*known, file.SerializeToString()])
+    return {name: classes.pop(f"{package}.{name}") for name in messages} | classes
+
+
+def classes_of(pool: descriptor_pool.DescriptorPool, files: Iterable[bytes]) -> dict[str, Any]:
+    """Add serialized files to a pool; return the classes of all their messages, by full name.
+
+    Keep them for as long as the pool is used. protobuf makes a class as a message is met, and it goes with the last
+    message of its kind. A thread that meets one while another collects the garbage can have a message of a class that
+    is gone, and then the process ends.
+    """
+    found = {}
+    for file in files:
+        waiting = list(pool.AddSerializedFile(file).message_types_by_name.values())
+        while waiting:
+            message = waiting.pop()
+            found[message.full_name] = message_factory.GetMessageClass(message)
+            waiting += message.nested_types
+    return found

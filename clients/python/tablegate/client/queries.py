@@ -12,10 +12,9 @@ import grpc
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 
 from tablegate.client.failures import failure_of
-from tablegate.client.messages import BYTES, TEXT, Field, message_classes
+from tablegate.client.messages import BYTES, TEXT, Field, classes_of, message_classes
 from tablegate.v1 import options_pb2
 
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
@@ -51,22 +50,23 @@ class TableQueries:
     files: bytes
 
     @cached_property
-    def _pool(self) -> descriptor_pool.DescriptorPool:
+    def _bound(self) -> tuple[descriptor_pool.DescriptorPool, dict[str, Any]]:
         pool = descriptor_pool.DescriptorPool()
-        for file in FileDescriptorSet.FromString(self.files).file:
-            pool.Add(file)
-        return pool
+        files = FileDescriptorSet.FromString(self.files).file
+        return pool, classes_of(pool, [file.SerializeToString() for file in files])
 
-    @cached_property
+    @property
     def row_class(self) -> type[Message]:
         """The class of rows."""
-        return GetMessageClass(self._pool.FindMessageTypeByName(self.row))
+        found: type[Message] = self._bound[1][self.row]
+        return found
 
     def classes(self, path: str) -> tuple[Any, Any]:
         """Return the classes of a method's requests and responses."""
         service, _, name = path.removeprefix("/").rpartition("/")
-        method = self._pool.FindServiceByName(service).methods_by_name[name]
-        return GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+        pool, classes = self._bound
+        method = pool.FindServiceByName(service).methods_by_name[name]
+        return classes[method.input_type.full_name], classes[method.output_type.full_name]
 
     @cached_property
     def scanned_class(self) -> Any:

@@ -269,7 +269,8 @@ class SubscribeQuery(Query):
 class Catalogue:
     """All tables by name, all queries by path; other methods of the same services by path, streaming or not.
 
-    `routes` are the HTTP requests that the services' methods say they are.
+    `routes` are the HTTP requests that the services' methods say they are. `message_classes` are those of all messages
+    of `files`: the catalogue keeps them (decision 198).
     """
 
     tables: Mapping[str, Table]
@@ -279,3 +280,4 @@ class Catalogue:
     routes: tuple[HttpRoute, ...] = ()
     pool: DescriptorPool = field(default_factory=DescriptorPool)
     files: FileDescriptorSet = field(default_factory=FileDescriptorSet)
+    message_classes: tuple[type[Message], ...] = ()

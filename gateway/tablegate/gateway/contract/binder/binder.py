@@ -31,6 +31,7 @@ from tablegate.gateway.contract.binder.files import (
     check_bound_messages,
     check_options,
     merge,
+    message_classes,
     messages_of,
     option,
 )
@@ -78,6 +79,7 @@ def bind(files: FileDescriptorSet) -> Catalogue:
         routes=routes,
         pool=pool,
         files=files,
+        message_classes=message_classes(pool, [file.name for file in files.file]),
     )
 
 

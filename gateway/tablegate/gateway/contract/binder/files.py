@@ -9,6 +9,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from tablegate.gateway.contract.binder.problems import ContractError, Problem, Problems
@@ -88,6 +89,16 @@ def build_pool(files: FileDescriptorSet) -> tuple[DescriptorPool, list[FileDescr
             raise ContractError([Problem(file.name, "", "", text, "compile the contract again")]) from None
     own = [name for name in by_name if name not in _GIVEN_FILES and not name.startswith(_GIVEN_DIRECTORIES)]
     return pool, [added[name] for name in own]
+
+
+def message_classes(pool: DescriptorPool, names: Iterable[str]) -> tuple[type[Message], ...]:
+    """Return the classes of all messages of the files of these names, to be kept for as long as the pool is used.
+
+    protobuf makes a class as a message is met, and it goes with the last message of its kind. A thread that meets one
+    while another collects the garbage can have a message of a class that is gone, and then the process ends.
+    """
+    files = [pool.FindFileByName(name) for name in names if name.isascii()]  # it finds no other name
+    return tuple(GetMessageClass(message) for file in files for message in messages_of(file))
 
 
 def _imports_first(by_name: dict[str, FileDescriptorProto]) -> list[FileDescriptorProto]:
