@@ -1,6 +1,6 @@
 """A test's process that crashed: its stacks stand at the end of the output, which is what is kept of a long run.
 
-pytest has Python write them to the standard error in that moment: some ten thousand lines before the end.
+pytest has Python write them to the standard error in that moment, which may be long before the end.
 """
 
 import faulthandler

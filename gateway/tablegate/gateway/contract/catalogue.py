@@ -270,7 +270,7 @@ class Catalogue:
     """All tables by name, all queries by path; other methods of the same services by path, streaming or not.
 
     `routes` are the HTTP requests that the services' methods say they are. `message_classes` are those of all messages
-    of `files`: the catalogue keeps them (decision 198).
+    that may be met: the catalogue keeps them (decision 198).
     """
 
     tables: Mapping[str, Table]

@@ -79,7 +79,7 @@ def bind(files: FileDescriptorSet) -> Catalogue:
         routes=routes,
         pool=pool,
         files=files,
-        message_classes=message_classes(pool, [file.name for file in files.file]),
+        message_classes=message_classes(own),
     )
 
 

@@ -91,14 +91,20 @@ def build_pool(files: FileDescriptorSet) -> tuple[DescriptorPool, list[FileDescr
     return pool, [added[name] for name in own]
 
 
-def message_classes(pool: DescriptorPool, names: Iterable[str]) -> tuple[type[Message], ...]:
-    """Return the classes of all messages of the files of these names, to be kept for as long as the pool is used.
+def message_classes(files: Iterable[FileDescriptor]) -> tuple[type[Message], ...]:
+    """Return the classes of all messages of files and of what they import, to be kept for as long as these are used.
 
     protobuf makes a class as a message is met, and it goes with the last message of its kind. A thread that meets one
     while another collects the garbage can have a message of a class that is gone, and then the process ends.
     """
-    files = [pool.FindFileByName(name) for name in names if name.isascii()]  # it finds no other name
-    return tuple(GetMessageClass(message) for file in files for message in messages_of(file))
+    found: dict[str, FileDescriptor] = {}
+    waiting = list(files)
+    while waiting:
+        file = waiting.pop()
+        if file.name not in found:
+            found[file.name] = file
+            waiting += file.dependencies
+    return tuple(GetMessageClass(message) for file in found.values() for message in messages_of(file))
 
 
 def _imports_first(by_name: dict[str, FileDescriptorProto]) -> list[FileDescriptorProto]:
