@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from tablegate.examples.demo.failover import Reads
+from tablegate.examples.samples import Event, EventProducer
 from tablegate.gateway import cli
 from tablegate.gateway.cli.connecting import interrupts_deferred
 from tablegate.gateway.cli.gateway import Gateway
@@ -219,3 +221,26 @@ def test_ctrl_c_while_events_wait_for_kafka_is_ctrl_c() -> None:
     done = subprocess.run([sys.executable, "-c", FLUSHES], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.stdout.split() == [str(number) for number in range(40)]
+
+
+@pytest.mark.parametrize("use", ["send", "flush"])
+def test_ctrl_c_in_a_callback_of_the_producer_is_ctrl_c(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        signal.raise_signal(signal.SIGALRM)
+
+    def use_it() -> None:
+        for _ in range(1_000):  # more than are sent until Kafka's client has told that nobody is there
+            producer.send(Event("ratings", b"", b""))
+            if use == "send":
+                time.sleep(0.001)
+            else:
+                producer.flush()
+
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    monkeypatch.setattr("tablegate.examples.samples.kafka.refused_connection", interrupted)
+    producer = EventProducer("127.0.0.1:1", delivery_timeout_s=5)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            use_it()
+    finally:
+        signal.signal(signal.SIGALRM, before)

@@ -153,7 +153,7 @@ class EventProducer:
                 break
             else:
                 break
-        self._producer.poll(0)
+        self._let_leave()
 
     def flush(self) -> None:
         """Wait until all that was queued is in Kafka; raise `SetupError` if some of it is not."""
@@ -171,11 +171,15 @@ class EventProducer:
             )
 
     def _let_leave(self) -> int:
-        """Note what has left the queue; return what is still in it.
+        """Note what has left the queue; return what is still in it. Nothing is waited for, so Ctrl-C is soon noticed.
 
-        Nothing is waited for: a Ctrl-C in a `flush` or `poll` of confluent_kafka that waits is often a SystemError.
+        Before Python 3.12, confluent_kafka loses a Ctrl-C that comes in a callback: it keeps the exception's value, and
+        there is none until Python handles it. Our callbacks raise nothing else.
         """
-        self._producer.poll(0)
+        try:
+            self._producer.poll(0)
+        except SystemError:
+            raise KeyboardInterrupt from None
         return len(self._producer)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
