@@ -26,7 +26,7 @@ def _request(ratings: Ratings, max_wait_ms: int | None = 30, **options: Any) -> 
     for name, value in options.items():
         setattr(request.read_options, name, value)
     if max_wait_ms is not None:
-        request.read_options.max_wait.nanos = max_wait_ms * 1_000_000
+        request.read_options.max_wait.FromMilliseconds(max_wait_ms)
     return request
 
 
@@ -55,7 +55,7 @@ def test_a_read_waits_for_what_the_token_saw(ratings: Ratings) -> None:
         behind.ask("GetRating", _request(behind, at_least=token))
 
     async def catch_up() -> Any:
-        asking = asyncio.create_task(behind.asker.ask_async("GetRating", _request(behind, 2_000, at_least=token)))
+        asking = asyncio.create_task(behind.asker.ask_async("GetRating", _request(behind, 10_000, at_least=token)))
         await asyncio.sleep(0.05)
         assert not asking.done()
         behind.table.put([rating(1)])
@@ -265,7 +265,7 @@ def test_a_read_waits_for_what_the_changelog_had() -> None:
     ratings.asker.ends.offsets = {CHANGELOG: {0: ratings.table.next_offsets[Partition(0)] + 1}}
 
     async def catch_up() -> Any:
-        asking = asyncio.create_task(ratings.asker.ask_async("GetRating", _fresh(ratings, 60, 2_000)))
+        asking = asyncio.create_task(ratings.asker.ask_async("GetRating", _fresh(ratings, 60, 10_000)))
         await asyncio.sleep(0.05)
         assert not asking.done()
         ratings.table.put([rating(1, count=2)])
@@ -337,7 +337,7 @@ def test_latest_is_what_the_changelog_had_when_the_call_arrived(ratings: Ratings
         ratings.ask("GetRating", _request(ratings, latest=True))
 
     async def catch_up() -> Any:
-        asking = asyncio.create_task(ratings.asker.ask_async("GetRating", _request(ratings, 2_000, latest=True)))
+        asking = asyncio.create_task(ratings.asker.ask_async("GetRating", _request(ratings, 10_000, latest=True)))
         await asyncio.sleep(0.05)
         assert not asking.done()
         ratings.table.put([rating(1, count=2)])

@@ -124,7 +124,7 @@ def test_subscribers_have_all_whatever_changes_and_moves(seed: int) -> None:
                     world.table.publish()
                     world.store.publish()
             await asyncio.sleep(choice.choice([0, 0, 0.001, 0.003]))
-        for _ in range(400):
+        for _ in range(2_000):
             if all(one.counts == world.writer.counts for one in copies):
                 break
             await asyncio.sleep(0.01)
