@@ -14,8 +14,10 @@ import pytest
 from tests.kit.world.faults import ENABLED, FAULTS
 from tests.kit.world.simulate import simulate
 
+pytestmark = pytest.mark.timeout(1_200)  # of a machine that has much else to do, too
+
 SEEDS = 2_000  # at each `make test`
-AT_ONCE = 25  # in one test: some six seconds
+AT_ONCE = 25  # in one test: some 14 seconds of a processor
 IN_CHECK = 5  # at each `make check`
 LONG_SEEDS = 50_000
 LONG_AT_ONCE = 250
