@@ -1,6 +1,7 @@
 """One random history of a table has the same answers, whichever store and however many gateways serve it.
 
-What has happened meanwhile makes no difference either: restarts, lost stores, compaction, a rebuild.
+What has happened meanwhile makes no difference either: restarts, lost stores, compaction, a rebuild into as many
+partitions or others.
 """
 
 from dataclasses import replace
@@ -110,6 +111,7 @@ def test_histories_have_all_that_may_happen() -> None:
     subject = ratings()
     chapters = [chapter for seed in range(20) for chapter in history_of(subject, seed)]
     assert {chapter.happening for chapter in chapters} == set(Happening)
+    assert {chapter.partitions for chapter in chapters} == {2, 3, 4, 5}
     again = late = odd = deletes = 0
     for seed in range(20):
         newest: dict[bytes, bytes] = {}

@@ -7,7 +7,7 @@ from tablegate.gateway.contract.types import Partition, StoreId, read_version
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tests.kit.call.subscribing import Copy
 from tests.kit.world.clients import stated_by
-from tests.kit.world.history import PARTITIONS, Chapter, Key
+from tests.kit.world.history import Chapter, Key
 
 if TYPE_CHECKING:
     from tests.kit.world.ways import Follower, Served
@@ -81,7 +81,7 @@ class Asked:
             state = snapshot.table(self._subject.table_name)
             assert state is not None
             for key in self._subject.keys:
-                place = StoreId(state.store_id), Partition(self._subject.partition_of(key))
+                place = StoreId(state.store_id), Partition(self._subject.partition_of(key, self._chapter.partitions))
                 if snapshot.position(*place) is None or self._subject.expires_s(key) <= self._served.clock.passed_s:
                     continue
                 stored = snapshot.get_stored(*place, self._subject.key_bytes(key))
@@ -94,12 +94,12 @@ class Asked:
         with self._served.gateways[name].disk.snapshot() as snapshot:
             state = snapshot.table(self._subject.table_name)
             assert state is not None
-            numbers = range(PARTITIONS)
+            numbers = range(self._chapter.partitions)
             here = {each for each in numbers if snapshot.position(StoreId(state.store_id), Partition(each)) is not None}
         return {
             key: ((self._chapter.generation, count), count)
             for key, count in self._rows.items()
-            if self._subject.partition_of(key) in here
+            if self._subject.partition_of(key, self._chapter.partitions) in here
         }
 
     def _gets(self, name: str) -> dict[Key, int]:

@@ -28,7 +28,7 @@ from tests.kit.table.filled import ACTIONS, RATINGS, catalogue_of
 from tests.kit.world.job import next_offsets
 
 SOURCE, SOURCE_PARTITIONS = "events", 2
-PARTITIONS = 3
+PARTITIONS = 3  # of the first generation
 MOVIES = 14
 BROWSERS = ("chrome", "firefox")
 EXPIRES_EVERY_S = 8  # a window
@@ -75,22 +75,22 @@ class Subject:
         fastavro.schemaless_writer(body, fastavro.parse_schema(row_schema(self.table)), self.columns(key, count))
         return pack(">bI", 0, 1) + body.getvalue()
 
-    def partition_of(self, key: Key) -> int:
-        """Return the partition of a key."""
-        return int(self.table.partition_of(self.key_bytes(key), PARTITIONS))
+    def partition_of(self, key: Key, partitions: int) -> int:
+        """Return the partition of a key, of so many."""
+        return int(self.table.partition_of(self.key_bytes(key), partitions))
 
     def is_in(self, key: Key, scope: Mapping[str, str]) -> bool:
         """Return whether a Range or a Subscribe of a scope has a key."""
         return not scope or key[0] == scope["browser"]
 
-    def manifest(self, generation: int, topic_id: str) -> Manifest:
+    def manifest(self, begun: "Begun", topic_id: str) -> Manifest:
         """Return the manifest of a generation."""
         table = self.table
         return table.manifest(
-            generation=generation,
-            changelog_topic=self.topic(generation),
+            generation=begun.generation,
+            changelog_topic=self.topic(begun.generation),
             changelog_topic_id=topic_id,
-            partition_count=PARTITIONS,
+            partition_count=begun.partitions,
             value_schemas={1: json.dumps(row_schema(table))},
             sources=[SourceTopic(topic=SOURCE, partition_count=SOURCE_PARTITIONS)],
         )
@@ -170,9 +170,10 @@ class Written(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """A generation begins: its changelog is made, and its manifest published."""
+    """A generation begins: its changelog is made, with so many partitions, and its manifest published."""
 
     generation: int
+    partitions: int
 
 
 Step = Written | Begun
@@ -211,6 +212,7 @@ class Chapter:
     before: Sequence[Step]
     after: Sequence[Step]
     generation: int
+    partitions: int
     rows: Mapping[Key, int]
     sent: Mapping[Key, Sequence[int | None]]
 
@@ -218,6 +220,7 @@ class Chapter:
 @dataclass
 class _Generation:
     number: int
+    partitions: int
     done: int = 0
     written: list[Written] = field(default_factory=list)  # what may come again
 
@@ -232,11 +235,11 @@ class _Writer:
         self.steps: list[Step] = []
         self._subject = subject
 
-    def begin(self) -> None:
+    def begin(self, partitions: int) -> None:
         """Begin a generation, with the newest row of each key."""
-        generation = _Generation(len(self.generations) + 1)
+        generation = _Generation(len(self.generations) + 1, partitions)
         self.generations.append(generation)
-        self.steps.append(Begun(generation.number))
+        self.steps.append(Begun(generation.number, partitions))
         newest = {key: (event, deletes) for event, (key, deletes) in enumerate(self.events, start=1)}
         for key, (event, deletes) in newest.items():
             if not deletes:
@@ -276,7 +279,7 @@ class _Writer:
     def _write(self, generation: _Generation, key: Key, event: int, *, deletes: bool) -> None:
         version = make_version(generation.number, event)
         value = None if deletes else self._subject.value(key, event)
-        partition = self._subject.partition_of(key)
+        partition = self._subject.partition_of(key, generation.partitions)
         written = Written(generation.number, partition, self._subject.key_bytes(key), value, version)
         generation.written.append(written)
         self.steps.append(written)
@@ -284,7 +287,7 @@ class _Writer:
     def _write_markers(self, generation: _Generation, *, final: bool) -> None:
         marker = ProgressMarker(generation=generation.number, final=final)
         marker.sources.add(topic=SOURCE, next_offsets=next_offsets(generation.done))
-        for partition in range(PARTITIONS):
+        for partition in range(generation.partitions):
             self.steps.append(Written(generation.number, partition, b"", marker.SerializeToString()))
 
     def _write_odd(self, generation: _Generation) -> None:
@@ -292,7 +295,8 @@ class _Writer:
         number, subject = generation.number, self._subject
         version = make_version(number, 10**6)
         key, value = self.chance.choice(subject.keys), subject.value(subject.keys[0], 1)
-        own = subject.partition_of(key)
+        own = subject.partition_of(key, generation.partitions)
+        other = (own + 1) % generation.partitions
         marker = ProgressMarker(generation=number)
         marker.sources.add(topic=SOURCE, next_offsets={-1: 5})
         self.steps.append(
@@ -302,8 +306,8 @@ class _Writer:
                     Written(number, own, b"no key", value, version),
                     Written(number, own, b"no key", None, version),
                     Written(number, own, b"k" * 2_000, value, version),
-                    Written(number, (own + 1) % PARTITIONS, subject.key_bytes(key), subject.value(key, 7), version),
-                    Written(number, (own + 1) % PARTITIONS, subject.key_bytes(key), None, version),
+                    Written(number, other, subject.key_bytes(key), subject.value(key, 7), version),
+                    Written(number, other, subject.key_bytes(key), None, version),
                     Written(number, own, b"", b"no marker", None),
                     Written(number, own, b"", marker.SerializeToString(), None),
                 ]
@@ -315,7 +319,7 @@ def history_of(subject: Subject, seed: int) -> list[Chapter]:
     """Return a history: four chapters, of which one has a rebuild, in any order."""
     writer = _Writer(subject, seed)
     chance = writer.chance
-    writer.begin()
+    writer.begin(PARTITIONS)
     happenings = [
         Happening.NOTHING,
         chance.choice([Happening.RESTART, Happening.RESTARTS]),
@@ -346,6 +350,7 @@ def history_of(subject: Subject, seed: int) -> list[Chapter]:
                 before=before,
                 after=after,
                 generation=writer.generations[-1].number,
+                partitions=writer.generations[-1].partitions,
                 rows=dict(rows),
                 sent=sent,
             )
@@ -358,7 +363,7 @@ def _written_next(writer: _Writer, *, rebuilds: bool) -> list[Step]:
     writer.add_events()
     writer.fold([old])
     if rebuilds:
-        writer.begin()
+        writer.begin(writer.chance.choice([PARTITIONS, *range(2, 6)]))
         writer.add_events()
         writer.fold(writer.generations[-2:])
         writer.end(old)

@@ -34,7 +34,7 @@ from tests.kit.world.asked import Asked, OtherAnswer
 from tests.kit.world.broker import WorldBroker
 from tests.kit.world.checker import TrueLog
 from tests.kit.world.gateway import WorldGateway
-from tests.kit.world.history import PARTITIONS, Begun, Chapter, Happening, Key, Step, Subject
+from tests.kit.world.history import Begun, Chapter, Happening, Key, Step, Subject
 from tests.kit.world.loop import StillLoop, still_time
 from tests.kit.world.stores import Disk, RedisDisk
 
@@ -127,7 +127,7 @@ class Served:
         self.broker.create("tables", 1)
         self.chance = random.Random(f"{seed}-{way}")
         self.gateways: dict[str, WorldGateway] = {}
-        self._generation = 0
+        self._begun = Begun(0, 0)
         url = redis.new_url() if redis is not None else ""
         for number in range(way.gateways):
             name = f"g{number}"
@@ -163,9 +163,9 @@ class Served:
         """Let a job write, while gateways read."""
         for number, step in enumerate(steps):
             if isinstance(step, Begun):
-                self._generation = step.generation
-                topic_id = self.broker.create(self.subject.topic(step.generation), PARTITIONS)
-                manifest = self.subject.manifest(step.generation, topic_id)
+                self._begun = step
+                topic_id = self.broker.create(self.subject.topic(step.generation), step.partitions)
+                manifest = self.subject.manifest(step, topic_id)
                 self.broker.append(TABLES, self.subject.table_name.encode(), manifest.SerializeToString())
             else:
                 source = TopicPartition(self.subject.topic(step.generation), Partition(step.partition))
@@ -212,7 +212,7 @@ class Served:
         ends, found = self.ends(), dict[int, int]()
         for gateway in self.gateways.values():
             state, positions, repairs = self._stored(gateway)
-            if state.manifest.generation != self._generation:
+            if state.manifest.generation != self._begun.generation:
                 return f"{gateway.name} has generation {state.manifest.generation}"
             if repairs:
                 return f"{gateway.name} has to repair {repairs} keys"
@@ -220,7 +220,7 @@ class Served:
                 found[number] = found.get(number, 0) + 1
                 if (position.phase, position.next_offset) != (Phase.LIVE, ends[number]):
                     return f"{gateway.name} is {position.phase.name} at {number}@{position.next_offset} of {ends}"
-        if found != dict.fromkeys(range(PARTITIONS), min(REPLICAS, len(self.gateways))):
+        if found != dict.fromkeys(range(self._begun.partitions), min(REPLICAS, len(self.gateways))):
             return f"partitions are on so many gateways: {found}"
         for follower in self.followers:
             if not follower.is_at(ends):
@@ -231,7 +231,7 @@ class Served:
         positions, repairs = dict[int, Position](), 0
         with gateway.disk.snapshot() as snapshot:
             state = snapshot.table(self.subject.table_name) or TableState()
-            for number in range(PARTITIONS):
+            for number in range(self._begun.partitions):
                 position = snapshot.position(StoreId(state.store_id), Partition(number))
                 if position is not None:
                     positions[number] = position
@@ -240,12 +240,15 @@ class Served:
 
     def ends(self) -> dict[int, int]:
         """Return where the newest changelog ends."""
-        facts = self.broker.facts(self.subject.topic(self._generation))
+        facts = self.broker.facts(self.subject.topic(self._begun.generation))
         assert facts is not None
         return dict(enumerate(map(int, facts.end_offsets)))
 
     def _sources(self) -> list[TopicPartition]:
-        return [TopicPartition(self.subject.topic(self._generation), Partition(each)) for each in range(PARTITIONS)]
+        return [
+            TopicPartition(self.subject.topic(self._begun.generation), Partition(each))
+            for each in range(self._begun.partitions)
+        ]
 
     def play(self, number: int, chapter: Chapter) -> None:
         """Play a chapter up to its end in time."""
