@@ -1,17 +1,22 @@
 """Indexes in a Redis that gateways of several contracts share, and that changes while it is read."""
 
 import random
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
+from typing_extensions import override
 
 from tablegate.gateway.contract.indexes import RowIndexes
 from tablegate.gateway.contract.keys import encode_key
-from tablegate.gateway.stores.base import StoreUnavailable, StoreWentBack
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.stores.base import Applied, Change, Position, StoreUnavailable, StoreWentBack
+from tablegate.gateway.stores.redis.scripts import SCRIPTS
 from tablegate.gateway.stores.redis.store import RedisReader, RedisStore
 from tests.kit.programs.redis import RedisServer, needs_redis
 from tests.kit.store.changes import change, position
 from tests.kit.store.indexed_accounts import ID, P0, TABLE, Written
+from tests.kit.store.memory import MemoryStore
 from tests.kit.store.redis_gateways import Log, ShakyStore
 from tests.kit.table.accounts import entries_of, index
 
@@ -67,6 +72,51 @@ def test_keys_of_an_index_that_redis_lost_are_no_missing_rows(own_redis_server: 
         assert snapshot.position(ID, P0) is None
     store.close()
     reader.close()
+
+
+class Refused(RedisStore):
+    """A store whose Redis refuses it a command for as long as a batch is applied for the first time."""
+
+    def __init__(self, server: RedisServer, commands: Iterable[str]) -> None:
+        super().__init__(server.new_url())
+        self._server = server
+        self._commands = iter(commands)
+        self.refusals: list[str] = []
+
+    @override
+    def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
+        command = next(self._commands, None)
+        if command is not None:
+            self._server.run("ACL", "SETUSER", "default", f"-{command}")
+            try:
+                super().apply(store_id, partition, changes, position)
+            except StoreUnavailable as error:
+                self.refusals.append(str(error))
+            self._server.run("ACL", "SETUSER", "default", "+@all")
+        return super().apply(store_id, partition, changes, position)
+
+
+def test_a_command_that_is_refused_for_a_while_leaves_half_of_nothing(own_redis_server: RedisServer) -> None:
+    commands = sorted({name for each in SCRIPTS for name in re.findall(r"call(?:_many)?\('([A-Z]+)'", each.text)})
+    store, memory = Refused(own_redis_server, commands), MemoryStore()
+    written = [Written(each, seed=1) for each in (store, memory)]
+    for _ in commands:
+        for each in written:
+            each.write_some()
+    found = []
+    for each in written:
+        each.check()
+        with each.store.snapshot() as snapshot:
+            rows = snapshot.range(ID, P0, start=b"", end=None, limit=10_000)
+            found.append((rows, snapshot.history(ID, P0, start=Offset(0), limit=10_000)))
+        assert dict(rows) == each.rows
+    assert found[0] == found[1]
+    assert len(store.refusals) >= 10
+    assert all("does not permit what the store does (" in each for each in store.refusals)
+    own_redis_server.run("ACL", "SETUSER", "default", "-hmget")
+    with store.snapshot() as snapshot, pytest.raises(StoreUnavailable, match="does not permit what the store does"):
+        snapshot.get(ID, P0, b"never there")
+    store.close()
 
 
 def test_a_build_leaves_what_another_contract_keeps(redis_server: RedisServer) -> None:

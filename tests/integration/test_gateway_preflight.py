@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tablegate.gateway.server.app import START_DEATHS_MAX, _Announcer, serve
-from tablegate.gateway.server.child import FAILED, STORE_OPENED, SnapshotSettings
+from tablegate.gateway.server.child import FAILED, LISTENING, SERVING, STORE_OPENED, SnapshotSettings
 from tablegate.gateway.server.config import ServeConfig, ServeError
 from tablegate.gateway.server.preflight import (
     Reserved,
@@ -218,6 +218,29 @@ def test_a_replicator_that_keeps_dying_before_it_begins_ends_the_start(tmp_path:
             announcer.on_event("replicator", {"event": EXITED})
         assert stopped
         assert "the log says why" in (announcer.failure or "")
+
+
+def test_a_gateway_goes_on_whose_output_nobody_reads(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    program = (
+        "from pathlib import Path\n"
+        "from tests.integration.test_gateway_preflight import announced\n"
+        f"announced(Path({str(tmp_path)!r}))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, cwd=ROOT, check=False)
+    os.close(write)
+    assert (ended.returncode, ended.stderr.decode().splitlines()[-1]) == (0, "announced")
+
+
+def announced(data: Path) -> None:
+    """Print what a gateway does that listens and serves."""
+    with reserve_address("127.0.0.1:0", insecure=False).holder as holder:
+        announcer = _Announcer(_config(data), catalogue_of(), Reserved("127.0.0.1:1", 1, holder))
+        for number in range(_config(data).workers):
+            for event in (LISTENING, SERVING):
+                announcer.on_event(f"worker-{number}", {"event": event})
+    print("announced", file=sys.stderr)
 
 
 def test_a_replicator_that_dies_later_starts_again(tmp_path: Path) -> None:

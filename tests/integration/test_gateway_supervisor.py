@@ -51,6 +51,17 @@ def test_processes_are_told_their_settings_and_end_on_sigterm() -> None:
     assert not [pid for pid in watched.pids if Path(f"/proc/{pid}").exists()]
 
 
+def test_a_terminal_that_closes_ends_nothing_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        code = "tell('up')\nos.kill(os.getppid(), signal.SIGHUP)\nsys.exit(3)"
+        watched = Watched(_spec("a", code), until=lambda events: events.count(("a", "up")) >= 2)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert watched.seconds > BACKOFF_S
+
+
 def test_a_dead_process_starts_again_later_and_later() -> None:
     watched = Watched(_spec("a", "tell('up')\nsys.exit(3)"), until=lambda events: events.count(("a", "up")) >= 4)
     waits = BACKOFF_S * (1 + 2 + 4)

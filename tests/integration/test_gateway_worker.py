@@ -173,7 +173,8 @@ def test_a_worker_waits_for_its_store_and_follows_a_new_one(tmp_path: Path, addr
         store.close()
 
 
-def test_sigterm_drains(tmp_path: Path, address: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains(tmp_path: Path, address: str, number: signal.Signals) -> None:
     store = LmdbStore(tmp_path / "store")
     ratings_table(store).put([rating(1)])
     with _worker(tmp_path / "store", address) as worker:
@@ -190,7 +191,7 @@ def test_sigterm_drains(tmp_path: Path, address: str) -> None:
             )(b"")
             assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
             time.sleep(0.2)
-            worker.terminate()
+            worker.send_signal(number)
             assert next(watched).status == health_pb2.HealthCheckResponse.NOT_SERVING
             with pytest.raises(grpc.RpcError) as told:
                 next(watched)

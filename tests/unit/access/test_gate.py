@@ -3,8 +3,10 @@ import contextlib
 import http.client
 import json
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +180,35 @@ def test_a_stream_ends_whose_view_is_another_now(world: World, tmp_path: Path) -
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     row = world.cluster.ask("", "GetTicket", ticket_id=3, metadata=credential("ann")).row
     assert row.owner == 3
+
+
+def test_a_stream_ends_with_its_key_whose_end_came_after_it_began(world: World, tmp_path: Path) -> None:
+    stream = subscription(world, "ann")
+    keys, ends = tmp_path / "keys.toml", datetime.now(UTC) + timedelta(seconds=2)
+    keys.write_text(keys.read_text().replace('[[key]]\nname = "ann"', f'[[key]]\nexpires = {ends}\nname = "ann"'))
+    check_gate(world)
+    stopped = threading.Event()
+    checks = threading.Thread(target=check_until, args=(world, stopped))
+    checks.start()
+    world.cluster.put([world.row_class(ticket_id=1, owner=1, state="open")])
+    try:
+        with pytest.raises(grpc.RpcError) as caught:
+            for _ in stream:
+                pass
+    finally:
+        stopped.set()
+        checks.join()
+    assert datetime.now(UTC) >= ends
+    assert "credential has ended" in str(caught.value.details())
+
+
+def check_until(world: World, stopped: threading.Event) -> None:
+    """Do what a worker does on its timer, for as long as a stream may take to end."""
+    for _ in range(200):
+        if stopped.wait(0.05):
+            return
+        refresh_gate(world)
+    world.cluster.cancel_streams()
 
 
 def test_a_call_that_waits_ends_when_the_policy_does_not_allow_it(world: World, access_file: Path) -> None:

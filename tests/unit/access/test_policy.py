@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -5,6 +6,7 @@ import pytest
 from tablegate.gateway.access.policy import Forbidden, Policy, Right, claim_of
 from tablegate.gateway.access.principal import AccessFileError, Principal
 from tablegate.gateway.access.views import View
+from tests.kit.table.contracts import bind_sources
 from tests.kit.table.filled import ROOT, catalogue_of
 
 CATALOGUE = catalogue_of(ROOT / "tests/kit/table/tenants.proto")
@@ -143,6 +145,32 @@ def test_wrong_rules_are_named(rule: dict[str, Any], text: str) -> None:
     with pytest.raises(AccessFileError) as caught:
         policy(rule)
     assert text in str(caught.value)
+
+
+REQUIRED = """
+syntax = "proto2";
+package notes.v1;
+import "tablegate/v1/options.proto";
+service NotesService {
+  rpc GetNote(GetNoteRequest) returns (GetNoteResponse) { option (tablegate.v1.query) = { get: {} }; }
+}
+message Note {
+  option (tablegate.v1.table) = { name: "notes" key: "note_id" };
+  required int64 note_id = 1;
+  required string text = 2;
+  optional string mood = 3;
+}
+message GetNoteRequest { optional int64 note_id = 1; }
+message GetNoteResponse { optional Note note = 1; }
+"""
+
+
+def test_what_no_row_can_be_without_is_not_hidden(tmp_path: Path) -> None:
+    notes = bind_sources(tmp_path, notes=REQUIRED)
+    Policy({"rule": [{"tables": ["notes"], "hide": ["mood"]}]}, notes)
+    for column, reason in (("text", "a client can read no row without it"), ("note_id", "it is in their key")):
+        with pytest.raises(AccessFileError, match=reason):
+            Policy({"rule": [{"tables": ["notes"], "hide": [column]}]}, notes)
 
 
 def test_columns_of_other_kinds_find_no_rows() -> None:

@@ -366,6 +366,14 @@ main()
     assert (interrupted.returncode, interrupted.stderr) == (-signal.SIGINT, "")
 
 
+@pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]])
+def test_who_starts_it_may_have_closed_what_it_prints_to(closed: list[int]) -> None:
+    command = f"exec {sys.executable} -m tablegate.gateway.cli --version {' '.join(f'{each}>&-' for each in closed)}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("tablegate ") == (1 not in closed)
+
+
 def test_a_home_that_cannot_be_written_to_gets_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     asked = {"HOME": str(tmp_path / "file" / "home"), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}

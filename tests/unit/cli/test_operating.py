@@ -2,7 +2,10 @@
 
 import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -311,3 +314,23 @@ def test_drain_signals_nobody_where_the_gateway_does_not_answer(tmp_path: Path) 
     assert result.exit_code == 1
     assert "no gateway answers at 127.0.0.1:1" in result.stderr
     assert not told
+
+
+CONTAINER = ["unshare", "--pid", "--fork", "--kill-child"]  # its first process has the number 1
+
+
+@pytest.mark.tools
+def test_sigterm_ends_a_gateway_that_has_only_begun_in_a_container() -> None:
+    can_have_one = shutil.which("unshare") is not None
+    if not can_have_one or subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("processes with numbers of their own are not permitted here")
+    program = (
+        "import os, signal\n"
+        "from tablegate.gateway.cli.main import main\n"
+        "from tablegate.gateway.server import app\n"
+        "app.serve = lambda config: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "main()\n"
+    )
+    command = [*CONTAINER, sys.executable, "-c", program, "serve", "--contract", "any.proto", "--bootstrap", "kafka:1"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (128 + signal.SIGTERM, "", "")

@@ -275,6 +275,12 @@ def _check_columns(table: Table, rows: Collection[str], hidden: Collection[str],
                 f'"hide" has column "{key.name}", by which rows of table "{table.name}" are named: it is in their '
                 "key; leave it out"
             )
+    for name in hidden:
+        if columns[name].is_required:
+            raise rule.refuse(
+                f'"hide" has column "{name}" of table "{table.name}", which is required: a client can read no row '
+                "without it; leave it out, or make it optional in the contract"
+            )
 
 
 def _is_bytes(column: FieldDescriptor) -> bool:

@@ -311,11 +311,13 @@ def _topic(text: str) -> tuple[str, int]:
     return matched[1], int(matched[2] or 1)
 
 
+_STDERR = 2
 _NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 
 def main() -> None:
     """Run the command that the command line names."""
+    _open_closed_files()
     faulthandler.enable()  # a crash in a library's C code then says on stderr what ran
     try:
         app()
@@ -338,6 +340,16 @@ def main() -> None:
         complain(f"there is no room on the disk{where}, and what was to be written is incomplete: make room, try again")
         _discard_output()
         raise SystemExit(1) from None
+
+
+def _open_closed_files() -> None:
+    """Open what is closed of stdin, stdout and stderr: what is opened next would be taken for it, by children too."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _discard_output() -> None:

@@ -187,6 +187,7 @@ def serve(
     ] = False,
 ) -> None:
     """Serve the tables of contracts: restore them from their changelogs, follow them, answer queries."""
+    _heed_sigterm()
     from tablegate.gateway.cluster.membership import GATEWAYS_TOPIC
     from tablegate.gateway.contract.kafka_file import KafkaSettingsError
     from tablegate.gateway.contract.kafka_settings import load_settings
@@ -239,6 +240,12 @@ def serve(
     except ServeError as error:
         fail(error)
     raise typer.Exit(code)
+
+
+def _heed_sigterm() -> None:
+    """Let SIGTERM end what has only begun, where this is the first process of a container: it ignores it by default."""
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
 
 
 def parse_replicas(texts: Iterable[str]) -> tuple[int | None, dict[str, int]]:

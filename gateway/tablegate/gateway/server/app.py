@@ -256,7 +256,7 @@ class _Announcer:
             for text in self._listening if kind == LISTENING else [f"all tables are served: {self._tables}"]:
                 _logger.info(text)
                 if not (sys.stdout.isatty() and sys.stderr.isatty()):  # a person has just read it in the log
-                    print(text, flush=True)
+                    _print(text)
 
     def _note_trouble(self, kind: object, event: Mapping[str, Any]) -> None:
         """Give up where the replicator says that it cannot begin, or keeps dying before it has."""
@@ -267,3 +267,12 @@ class _Announcer:
             self.failure = "the replicator dies whenever it starts; the log says why"
         if self.failure is not None:
             self.on_failure()
+
+
+def _print(text: str) -> None:
+    """Print for whoever started the gateway. Who reads no more, or a disk that is full, ends nothing."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        # What is left would be tried once more at the end, and decide the exit code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

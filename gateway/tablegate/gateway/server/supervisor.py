@@ -41,6 +41,8 @@ REPLICATOR_STOP_S = 10.0  # it ends its batch and syncs the store
 EXITED = "exited"  # the event of a process that ended
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
+_NOHUP = (signal.SIGHUP, signal.SIG_IGN)
+
 _logger = logging.getLogger("tablegate.gateway.server")
 
 
@@ -148,7 +150,10 @@ class _Child:
 
 
 class Supervisor:
-    """Keeps processes alive until SIGTERM or SIGINT. `on_event` gets their events, and "exited"."""
+    """Keeps processes alive until SIGTERM, SIGINT or SIGHUP. `on_event` gets their events, and "exited".
+
+    Where SIGHUP is ignored, as under nohup, it stays so: the gateway is to outlive its terminal.
+    """
 
     def __init__(
         self,
@@ -179,7 +184,8 @@ class Supervisor:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(wake_read, selectors.EVENT_READ, None)
         old_wake = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        old = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
+        numbers = [each for each in STOP_SIGNALS if (each, signal.getsignal(each)) != _NOHUP]
+        old = {number: signal.signal(number, self._on_signal) for number in numbers}
         old[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._on_drain)
         try:
             while not self._stopping:

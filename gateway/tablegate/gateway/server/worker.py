@@ -217,7 +217,8 @@ class _Worker:
 
     async def run(self) -> None:
         """Serve until SIGTERM, then drain."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stopping.set)
+        for number in (signal.SIGTERM, signal.SIGINT):  # systemd may send either to all processes at once
+            asyncio.get_running_loop().add_signal_handler(number, self._stopping.set)
         if self._pipe is not None:
             self._pipe.listen()
         self._store.refresh()

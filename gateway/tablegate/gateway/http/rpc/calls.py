@@ -543,8 +543,10 @@ class Calls:
             call.ended_for = NotAuthenticated("your credential has ended; show a new one")
         elif self._is_policy_new:
             try:
-                if self._admitted_again(gate, call, path).view != call.admitted.view:
+                again = self._admitted_again(gate, call, path)
+                if again.view != call.admitted.view:
                     call.ended_for = of_another_view
+                call.admitted = again  # his credential may end earlier now, or later
             except QueryError as error:
                 call.ended_for = error
         if call.ended_for is None:

@@ -279,7 +279,7 @@ def as_store_error(error: RedisError, address: str) -> StoreUnavailable:
 def _trouble(error: RedisError) -> str:
     if isinstance(error, AuthenticationError | AuthorizationError):
         return "refuses the user or the password: check those in the store's URL"
-    if isinstance(error, NoPermissionError):
+    if isinstance(error, NoPermissionError) or "user executing the script can't" in str(error):
         return f"does not permit what the store does ({error}): give its user all commands on the store's keys"
     if isinstance(error, ReadOnlyError):
         return "is a replica and takes no writes: name the primary in the store's URL"

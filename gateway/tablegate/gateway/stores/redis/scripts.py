@@ -1,12 +1,13 @@
 """What Redis runs for the store, each in one atomic step: the scripts in Lua beside this file.
 
-A script that ends with an error keeps what it wrote before, so each reads and checks everything first and then writes.
-All keys of one are in one slot. Lua compares strings by the server's locale, and so versions are compared as numbers. A
-file has no way to include another: `many`, `now`, `own_position`, `entries`, `before`, `newest`, `write` and `whole`
-are put before the scripts that need them.
+A script that ends with an error keeps what it wrote before, so each reads and checks everything first and then writes:
+what it may call, too (`permitted`). All keys of one are in one slot. Lua compares strings by the server's locale, and
+so versions are compared as numbers. A file has no way to include another: `permitted`, `many`, `now`, `own_position`,
+`entries`, `before`, `newest`, `write` and `whole` are put before the scripts that need them.
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -18,6 +19,7 @@ from tablegate.gateway.stores.lmdb.layout import IS_ROW, RECORD_ORDER
 from tablegate.gateway.stores.redis.layout import INDEX_ANEW, INDEX_WHOLE, StaleKind
 
 _FILES = files(__package__)
+_CALLS = re.compile(r"call(?:_many)?\('([A-Z]+)'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,15 @@ class Script:
     @classmethod
     def load(cls, *names: str, writes: bool = True) -> "Script":
         """Return the script that files of these names are together; they may name constants of the layout."""
-        text = "\n".join(_FILES.joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in names)
+        every = ("permitted", *names) if writes else names
+        text = "\n".join(_FILES.joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in every)
         constants: dict[str, int | str] = {
             "RESTORING": Phase.RESTORING,
             "CATCHING_UP": Phase.CATCHING_UP,
             "IS_ROW": IS_ROW,
             "RECORD_ORDER": RECORD_ORDER,
             "INDEX_ID_BYTES": INDEX_ID_BYTES,
+            "COMMANDS": ", ".join(f"'{name}'" for name in sorted({*_CALLS.findall(text)})),
             "INDEX_ANEW": INDEX_ANEW,
             "INDEX_WHOLE": INDEX_WHOLE,
             **{kind.name: kind for kind in StaleKind},
