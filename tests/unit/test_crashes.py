@@ -1,10 +1,14 @@
-"""What a run says of a test's process that crashed."""
+"""What a run says of a test's process that crashed, and what it leaves behind."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.kit.gateway_processes.gateway import soon
+from tests.kit.programs.processes import alive
+from tests.kit.programs.redis import needs_redis
 
 CRASH = """
 import ctypes
@@ -38,3 +42,18 @@ def test_the_stacks_of_a_process_that_crashed_are_at_the_end(tmp_path: Path) -> 
     assert "Extension modules" not in shown
     assert "/_pytest/" not in shown
     assert "1 failed, 1 passed" in shown
+
+
+KILLED = """
+import os, signal
+from tests.kit.programs.redis import RedisServer
+print(RedisServer().start().process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@needs_redis
+@pytest.mark.tools
+def test_a_process_that_is_killed_leaves_no_redis() -> None:
+    ran = subprocess.run([sys.executable, "-c", KILLED], check=False, capture_output=True, text=True, timeout=120)
+    soon(lambda: not alive(int(ran.stdout)), "it has ended")

@@ -17,6 +17,7 @@ import pytest
 import redis
 
 from tablegate.examples.demo.kafka import free_port
+from tablegate.examples.demo.tether import tethered
 from tablegate.gateway.stores.base import StoreUnavailable
 
 Running = TypeVar("Running")
@@ -51,10 +52,12 @@ class RedisServer:
 
     def start(self, *options: str) -> "RedisServer":
         where = ["--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self._socket)]
-        command = ["redis-server", *where, "--save", "", "--dir", str(self._directory), "--daemonize", "no"]
+        command = [shutil.which("redis-server") or "redis-server", *where, "--save", "", "--dir", str(self._directory)]
         log = (self._directory / "log").open("ab")
-        with log:
-            self._process = subprocess.Popen([*command, *self._options, *options], stdout=log, stderr=log)
+        with log:  # and a run of tests that is broken off leaves none behind
+            self._process = subprocess.Popen(
+                tethered([*command, "--daemonize", "no", *self._options, *options]), stdout=log, stderr=log
+            )
         self.until(self.client.ping)
         return self
 
