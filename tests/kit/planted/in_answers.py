@@ -571,7 +571,7 @@ BUGS = [
     Bug(
         "a stream keeps the end that its credential had",
         GATEWAY + "http/rpc/calls.py",
-        "                call.admitted = again  # his credential may end earlier now, or later\n",
+        "                call.admitted = again  # the credential may end earlier now, or later\n",
         "",
         "tests/unit/access/test_gate.py::test_a_stream_ends_with_its_key_whose_end_came_after_it_began",
     ),

@@ -546,7 +546,7 @@ class Calls:
                 again = self._admitted_again(gate, call, path)
                 if again.view != call.admitted.view:
                     call.ended_for = of_another_view
-                call.admitted = again  # his credential may end earlier now, or later
+                call.admitted = again  # the credential may end earlier now, or later
             except QueryError as error:
                 call.ended_for = error
         if call.ended_for is None:
