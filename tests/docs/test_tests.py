@@ -9,8 +9,6 @@ import pytest
 from tests.kit.docs.sources import Source, sources
 from tests.kit.patches import patched_constants
 
-pytestmark = pytest.mark.tools
-
 TESTS = Path(__file__).parents[1]
 NAME_CHARACTERS_MAX = 70
 
@@ -19,7 +17,6 @@ def _sources() -> Mapping[str, Source]:
     return {path.removeprefix("tests/"): source for path, source in sources().items() if path.startswith("tests/")}
 
 
-@pytest.mark.tools
 def test_what_tests_share_is_in_the_kit() -> None:
     found = []
     for path, source in _sources().items():

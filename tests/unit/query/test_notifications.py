@@ -156,11 +156,9 @@ def test_a_table_that_nothing_changes_goes_on_after_its_store_was_away() -> None
     asyncio.run(talk())
 
 
-def test_a_wait_for_freshness_reads_again_when_its_partition_changes(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wait_for_freshness_reads_again_when_its_partition_changes() -> None:
     """Not for each of the other partitions."""
-    monkeypatch.setattr("tablegate.gateway.query.consistency.CHECK_S", 60.0)  # nor by itself
+    world = World(limits=QueryLimits(freshness_check_s=60.0))  # nor by itself
     movies = world.movies()
     movie_id, partition = next(movies)
     others = [other for other, elsewhere in movies if elsewhere != partition][:30]

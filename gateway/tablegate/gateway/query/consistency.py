@@ -53,7 +53,6 @@ from tablegate.gateway.telemetry.measures import Histogram
 from tablegate.gateway.telemetry.spans import FRESHNESS_WAIT, SPAN
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 
-CHECK_S = 0.5  # a waiting read checks at least so often, whatever it is notified of
 PREPARE_MIN_S = 0.05  # to ask Kafka takes milliseconds, which also who waits for no rows must have
 VERIFY_AFTER_S = 0.1  # what is acknowledged is mostly here by then
 TOPIC_CHARS_MAX = 249  # Kafka's own limit
@@ -74,8 +73,8 @@ class ConsistencyRequirement:
     while nothing is fresh enough; without `asks_first`, what an earlier one has found may do. `stored_reason`: what of
     `unmet_reason` the store alone can tell, where that is not all. `verify` is awaited once the wait takes long, and it
     may raise a `QueryError`. `default_timeout_s` is the time of a call without a deadline; `notifier` tells when there
-    may be something fresher. `is_walk`: it is also that of a page or a stream that goes on. `waits`: where waits are
-    measured.
+    may be something fresher, and a read that waits checks each `check_s` without it. `is_walk`: it is also that of a
+    page or a stream that goes on. `waits`: where waits are measured.
     """
 
     unmet_reason: UnmetReason
@@ -86,6 +85,7 @@ class ConsistencyRequirement:
     verify: Ask | None = None
     max_wait_s: float | None = None
     default_timeout_s: float
+    check_s: float
     notifier: Notifier
     waits: Histogram
     is_walk: bool = False
@@ -183,6 +183,7 @@ def behind_walk(
         asks_first=has_read.prepare is not None,
         max_wait_s=_max_wait_s(request, query),
         default_timeout_s=query.default_timeout_s,
+        check_s=access.limits.freshness_check_s,
         notifier=access.notifier,
         waits=access.waits,
         is_walk=True,
@@ -258,7 +259,7 @@ async def _waited_for(attempt: Callable[[], Answer], requirement: ConsistencyReq
                     verifying = asyncio.ensure_future(requirement.verify())
                 await requirement.notifier.wait(max(0.0, min(VERIFY_AFTER_S, end_s - waited_s)), behind)
             else:
-                await requirement.notifier.wait(max(0.0, min(CHECK_S, end_s - waited_s)), behind)
+                await requirement.notifier.wait(max(0.0, min(requirement.check_s, end_s - waited_s)), behind)
     finally:
         if verifying is not None:
             verifying.cancel()
@@ -270,6 +271,7 @@ def _requirement_of(
     make = partial(
         ConsistencyRequirement,
         default_timeout_s=default_timeout_s,
+        check_s=access.limits.freshness_check_s,
         notifier=access.notifier,
         waits=access.waits,
     )

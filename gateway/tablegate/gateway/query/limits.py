@@ -20,6 +20,9 @@ class QueryLimits:
     # its client more than a call.
     retries_s: float = 2.0
 
+    # Waits for freshness.
+    freshness_check_s: float = 0.5  # a read that waits checks at least so often, whatever it is notified of
+
     # Scans.
     scan_first_read_rows: int = 50  # before the length of rows is known
     scan_flush_s: float = 0.01  # rows that passed a filter wait no longer for others
