@@ -92,6 +92,7 @@ def test_a_read_by_an_index_is_explained_as_it_is_answered(cluster: GrpcCluster,
             assert answer.reads == reads
             asked = {plan.gateway_id for plan in answer.partitions} - {gateway}
             cluster.calls()
+            cluster.ask_nobody_twice()
             cluster.ask(gateway, method, **request)
             assert set(cluster.calls()) == asked, (gateway, method)
 

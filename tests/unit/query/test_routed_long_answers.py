@@ -25,6 +25,7 @@ def test_a_row_that_is_too_long_fails_its_call_alone() -> None:
     with GrpcCluster(EACH_ON_TWO, answer_bytes_max=10, switch_s=30) as cluster:
         there = movie_of(cluster, 2)
         cluster.put([rating(there)])
+        cluster.ask_nobody_twice()
         for _ in range(3):
             with pytest.raises(grpc.RpcError) as raised:
                 cluster.ask("c", "GetRating", movie_id=there)

@@ -28,6 +28,7 @@ def _plan(answer: ExplainResponse) -> PartitionPlan:
 
 
 def test_a_get_is_explained_as_it_is_answered(cluster: GrpcCluster) -> None:
+    cluster.ask_nobody_twice()
     for gateway_id in "abc":
         with at(cluster, gateway_id) as asked:
             for partition in range(6):
@@ -66,6 +67,7 @@ def test_a_batch_is_explained_by_its_keys(cluster: GrpcCluster) -> None:
     [(route, giver)] = givers
     assert route == "FORWARDED"
     cluster.calls()
+    cluster.ask_nobody_twice()
     cluster.ask("a", "BatchGetRatings", keys=[{"movie_id": each["movieId"]} for each in keys])
     assert cluster.calls() == [giver]
 
