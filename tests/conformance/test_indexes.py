@@ -73,6 +73,18 @@ def test_elements_that_are_cut_alike_are_one_entry(store: StoreWriter) -> None:
     assert len(entries) == 1
 
 
+def test_entries_of_many_elements_follow_their_row(store: StoreWriter) -> None:
+    written = Written(store, 1)
+    row, key = account(written.choice, bank="ash", account_id=1), encode_key(TABLE.key, ["ash", 1])
+    for offset, tags in enumerate((range(30), range(10, 40), range(20, 23), range(40), ())):
+        del row.tags[:]
+        row.tags.extend(str(tag) for tag in tags)
+        written.next_offset = offset + 1
+        written.rows = {key: row.SerializeToString()}
+        written.write([change(offset, key, offset + 1, written.rows[key])])
+        written.check()
+
+
 def test_an_expired_row_leaves_no_entry(store: StoreWriter) -> None:
     written = Written(store, 2)
     written.write_some(40)

@@ -9,7 +9,7 @@ import pytest
 
 from tablegate.gateway.contract.binder.problems import ContractError
 from tablegate.gateway.contract.catalogue import BatchGetQuery, Catalogue, GetQuery, RangeQuery
-from tablegate.gateway.contract.indexes import INDEX_BYTES_MAX, make_entry, split_entry
+from tablegate.gateway.contract.indexes import INDEX_BYTES_MAX, RowIndexes, make_entry, split_entry
 from tests.kit.table.accounts import ACCOUNTS, SERVICE, account, accounts_table, index
 from tests.kit.table.contracts import bind_sources, edited
 
@@ -200,6 +200,17 @@ def test_a_row_is_found_by_each_element_once() -> None:
     by_tag = index("by_tag")
     assert len(by_tag.keys_of(row.SerializeToString())) == 2
     assert by_tag.keys_of(accounts_table().row_class().SerializeToString()) == []
+
+
+def test_keys_of_all_indexes_are_those_of_each() -> None:
+    """Of one, of two and of more, with a column that is repeated and without."""
+    table, choice = accounts_table(), random.Random(2)
+    rows = [account(choice).SerializeToString() for _ in range(100)]
+    for count in range(1, len(table.indexes) + 1):
+        for some in itertools.combinations(table.indexes, count):
+            indexes = RowIndexes(some, table.row_class)
+            for row in rows[:: len(table.indexes)]:
+                assert indexes.keys_of(row) == [key for each in some for key in each.keys_of(row)]
 
 
 def test_what_is_longer_than_a_key_is_cut() -> None:

@@ -108,7 +108,12 @@ class IndexColumn:
             return read_elements
         if not self.may_be_null:
             return lambda row: encode(getattr(row, name))
+        if not within:
+            return lambda row: _VALUE + encode(getattr(row, name)) if row.HasField(name) else _NO_VALUE
         is_tracked = self._is_tracked
+        if len(within) == 1 and not is_tracked:
+            [outer] = within
+            return lambda row: _VALUE + encode(getattr(getattr(row, outer), name)) if row.HasField(outer) else _NO_VALUE
 
         def read(row: Any) -> bytes:
             for outer in within:
@@ -122,25 +127,41 @@ class IndexColumn:
         return read
 
 
-def _values_reader(columns: Sequence[IndexColumn]) -> Callable[[Any], list[bytes]]:
-    """Return `Index.values_of`: it is called for each row that is written."""
+def _value_reader(columns: Sequence[IndexColumn]) -> Callable[[Any], bytes]:
+    """Return the function from a row to the bytes of columns of which none is repeated."""
     readers = [column.read for column in columns]
+    match readers:
+        case [only]:
+            return only
+        case [first, second]:
+            return lambda row: first(row) + second(row)
+        case _:
+            return lambda row: b"".join([read(row) for read in readers])
+
+
+def _values_reader(columns: Sequence[IndexColumn]) -> Callable[[Any], list[bytes]]:
+    """Return `Index.values_of`."""
     at = next((at for at, column in enumerate(columns) if column.is_repeated), None)
-    if at is not None:
-        before, elements, after = readers[:at], readers[at], readers[at + 1 :]
+    if at is None:
+        value_of = _value_reader(columns)
+        return lambda row: [value_of(row)]
+    readers = [column.read for column in columns]
+    before, elements, after = readers[:at], readers[at], readers[at + 1 :]
 
-        def read_each(row: Any) -> list[bytes]:
-            head, tail = b"".join([read(row) for read in before]), b"".join([read(row) for read in after])
-            return [head + element + tail for element in elements(row)]
+    def read_each(row: Any) -> list[bytes]:
+        head, tail = b"".join([read(row) for read in before]), b"".join([read(row) for read in after])
+        return [head + element + tail for element in elements(row)]
 
-        return read_each
-    if len(readers) == 1:
-        [only] = readers
-        return lambda row: [only(row)]
-    if len(readers) == 2:
-        first, second = readers
-        return lambda row: [first(row) + second(row)]
-    return lambda row: [b"".join([read(row) for read in readers])]
+    return read_each
+
+
+def _key_reader(index: "Index") -> Callable[[Any], bytes]:
+    """Return the function from a row to its key in an index without a repeated column."""
+    head, value_of = index.id, _value_reader(index.columns)
+    if len(index.columns) == 2:
+        first, second = (column.read for column in index.columns)
+        return lambda row: head + (first(row) + second(row))[:INDEX_BYTES_MAX]
+    return lambda row: head + value_of(row)[:INDEX_BYTES_MAX]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +180,11 @@ class Index:
         text = ",".join(column.text for column in self.columns)
         object.__setattr__(self, "id", hashlib.sha256(text.encode()).digest()[:INDEX_ID_BYTES])
         object.__setattr__(self, "values_of", _values_reader(self.columns))
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether one of its columns is: a row may have several entries, or none."""
+        return any(column.is_repeated for column in self.columns)
 
     @property
     def column_names(self) -> list[str]:
@@ -183,23 +209,40 @@ class Index:
 class RowIndexes:
     """The indexes of a table, as a store keeps them: none where there are none."""
 
-    __slots__ = ("_readers", "_row_class", "ids")
+    __slots__ = ("ids", "keys_of")
 
     def __init__(self, indexes: Sequence[Index], row_class: type[Message]) -> None:
         self.ids = tuple(index.id for index in indexes)
-        self._readers = [index.keys_of_message for index in indexes]
-        self._row_class = row_class
+        self.keys_of: Callable[[bytes], list[bytes]] = _keys_reader(indexes, row_class)
+        """From the bytes of a row to its index keys, of all indexes."""
 
     def __bool__(self) -> bool:
         return bool(self.ids)
 
-    def keys_of(self, row: bytes) -> list[bytes]:
-        """Return the index keys of a row, from its bytes, of all indexes."""
-        message = self._row_class.FromString(row)
-        readers = self._readers
-        if len(readers) == 1:
-            return readers[0](message)
-        return [key for read in readers for key in read(message)]
+
+def _keys_reader(indexes: Sequence[Index], row_class: type[Message]) -> Callable[[bytes], list[bytes]]:
+    """Return `RowIndexes.keys_of`. It is called twice for each row that is replaced: it makes few calls itself."""
+    parse = row_class.FromString
+
+    def read_several(row: bytes) -> list[bytes]:
+        message = parse(row)
+        return [key for index in indexes for key in index.keys_of_message(message)]
+
+    def read_two(row: bytes) -> list[bytes]:
+        message = parse(row)
+        return [first(message), second(message)]
+
+    def read_one_each(row: bytes) -> list[bytes]:
+        message = parse(row)
+        return [read(message) for read in readers]
+
+    if any(index.is_repeated for index in indexes):
+        return read_several
+    readers = [_key_reader(index) for index in indexes]
+    if len(readers) == 2:
+        first, second = readers
+        return read_two
+    return read_one_each
 
 
 def make_entry(values: bytes, key: bytes) -> bytes:

@@ -73,7 +73,7 @@ def encode_bytes(value: bytes) -> bytes:
 
 def encode_string(value: str) -> bytes:
     """Return bytes that sort as the text's UTF-8 does."""
-    return encode_bytes(value.encode("utf-8"))
+    return value.encode().replace(b"\x00", b"\x00\xff") + b"\x00\x00"  # as `encode_bytes`: a call less for each key
 
 
 ENCODERS = {

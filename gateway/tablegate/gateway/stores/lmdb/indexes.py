@@ -8,7 +8,7 @@ An index of a partition is whole; or it is being built, from its lowest row key 
 gone, and its entries are removed before it may be built again.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from tablegate.gateway.contract.indexes import INDEX_ID_BYTES, Index, RowIndexes, make_entry, split_entry
@@ -20,6 +20,7 @@ from tablegate.gateway.stores.lmdb.environment import Environment
 
 _BUILDING, _WHOLE, _GONE = b"\x00", b"\x01", b"\x02"
 
+_FEW = 16  # keys of a row, before and after together, are looked through in less time than they are made sets
 _VALUES_AT = layout.PREFIX_BYTES + INDEX_ID_BYTES
 
 
@@ -129,14 +130,20 @@ def put_entries(
             if change.version <= value[:VERSION_BYTES]:
                 continue
             before = layout.live_row(value)
-        now = [] if row is None else keys_of(row)
+        now: Collection[bytes] = [] if row is None else keys_of(row)
         if before is None:
             added += [(prefix + index_key, key) for index_key in now]
             continue
-        was = keys_of(before)
+        was: Collection[bytes] = keys_of(before)
         if was != now:
-            added += [(prefix + index_key, key) for index_key in set(now).difference(was)]
-            removed += [(prefix + index_key, key) for index_key in set(was).difference(now)]
+            if len(was) + len(now) > _FEW:
+                was, now = set(was), set(now)
+            for index_key in was:
+                if index_key not in now:
+                    removed.append((prefix + index_key, key))
+            for index_key in now:
+                if index_key not in was:
+                    added.append((prefix + index_key, key))
     _remove(transaction, environment, removed)
     _add(transaction, environment, added)
 
