@@ -1,14 +1,23 @@
 """The store in a Redis of several nodes, while slots move, nodes die and copies take over."""
 
 import signal
+import socket
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from redis.crc import key_slot
 
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.stores.base import StoreUnavailable, StoreWentBack
-from tablegate.gateway.stores.redis.connection import BadRedisUrl, parse_address
+from tablegate.gateway.stores.redis.connection import (
+    REST_MAX_S,
+    REST_S,
+    BadRedisUrl,
+    RedisConnection,
+    parse_address,
+)
 from tablegate.gateway.stores.redis.layout import Keys, StoredPartition
 from tablegate.gateway.stores.redis.nodes import RedisNodes, connect
 from tablegate.gateway.stores.redis.store import STATUSES_PER_POLICY_CHECK, RedisReader, RedisStore, wipe
@@ -174,6 +183,25 @@ def test_a_node_that_begins_to_evict_is_noticed(redis_nodes: RedisNodeServers) -
             store.set_status(b"up")
     finally:
         last.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
+@pytest.mark.parametrize(("has_others", "waits"), [(False, 2), (True, 1)])
+def test_a_node_that_hangs_is_not_waited_for_again_at_once(has_others: bool, waits: int) -> None:
+    """Else whoever asks for what other nodes have would wait behind that, nearly all of the time."""
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        url = f"redis://127.0.0.1:{hanging.getsockname()[1]}"
+        node = RedisConnection(parse_address(url), timeout_s=REST_MAX_S, has_others=has_others)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="does not answer"):
+                node.run(("GET", "key"))
+            time.sleep(2 * REST_S)
+        hanging.setblocking(False)
+        came = 0
+        with suppress(BlockingIOError):
+            while True:
+                hanging.accept()[0].close()
+                came += 1
+        assert came == waits
 
 
 def test_no_node_answers(own_redis_nodes: RedisNodeServers) -> None:

@@ -221,4 +221,11 @@ BUGS = [
         "        return True\n",
         "tests/unit/replication/test_repair.py::test_a_final_generation_is_not_repaired",
     ),
+    Bug(
+        "a node that hangs is waited for nearly all of the time",
+        GATEWAY + "stores/redis/connection.py",
+        "now_s + max(REST_S, waited_s)",
+        "now_s + REST_S",
+        "tests/conformance/test_redis_nodes.py::test_a_node_that_hangs_is_not_waited_for_again_at_once",
+    ),
 ]

@@ -180,6 +180,27 @@ def test_no_session_is_resumed_once_the_list_is_over(
     ]
 
 
+def test_a_clock_that_was_ahead_lets_no_session_outlive_the_list(authority: Authority) -> None:
+    now_s = time.time()
+    ahead_s = 2 * VALID.total_seconds()
+    client_ca = authority.certificate.with_name("clients.pem")
+    client_ca.write_bytes(authority.certificate.read_bytes() + authority.revoke())
+    context = client_context(authority, own=authority.issue("client"))
+
+    async def run() -> None:
+        nonlocal now_s
+        async with served(tls=files_of(authority.issue(), client_ca), wall_clock=lambda: now_s) as it:
+            session, is_resumed = None, True
+            for passed_s in (0.0, ahead_s, -ahead_s, ahead_s):
+                now_s += passed_s
+                it.listener._timer.cancel()
+                it.listener._tick()
+                session, is_resumed = await asyncio.to_thread(greeted, it.listener.port, context, session)
+            assert not is_resumed
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("how", ["other authority", "other host", "old version", "weak cipher"])
 def test_clients_that_do_not_agree(
     authority: Authority, files: TlsFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str

@@ -103,6 +103,18 @@ def test_a_file_from_the_future_is_not_the_newest_for_ever() -> None:
     assert not wrong & set(writing.names())
 
 
+def test_a_clock_that_is_set_back_puts_off_no_file() -> None:
+    """It was years ahead, so that no certificate of an object store was valid any more."""
+    writing = Writing()
+    writing.world.clock.passed_s += 10**8
+    writing.files.is_away = True
+    writing.round()
+    writing.world.clock.passed_s -= 10**8
+    writing.files.is_away = False
+    writing.round()
+    assert len(writing.names()) == PARTITIONS
+
+
 def interleaved(*rounds: Iterator[None]) -> None:
     """Do the rounds of several writers, a part of each in turn."""
     left = list(rounds)

@@ -7,7 +7,7 @@ import math
 import os
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,7 +78,7 @@ class WatchedTls:
         self._incomplete: object = None  # versions of files that have fewer lists of revoked certificates than before
         self._client_ca = self._read_client_ca()  # before it is loaded: what comes in between is noticed next time
         self.context = files.load()
-        self._list_ends_at_s = self._next_list_end()
+        self._list_ends_s, self._lists_over = self._note_lists()
 
     def reload_if_changed(self) -> bool:
         """Load the files again if they changed: for connections that are still to come.
@@ -87,7 +87,7 @@ class WatchedTls:
         """
         versions = self._file_versions()
         is_changed = versions != self._loaded
-        if not is_changed and self._wall_clock() < self._list_ends_at_s:
+        if not is_changed and self._count_over(self._list_ends_s) == self._lists_over:
             self._failed = None
             return False
         client_ca = self._read_client_ca()
@@ -103,21 +103,26 @@ class WatchedTls:
         before, self._client_ca = self._client_ca, client_ca
         self._loaded = versions
         self._failed = None
-        self._list_ends_at_s = self._next_list_end()
+        self._list_ends_s, self._lists_over = self._note_lists()
         if is_changed:
             _logger.info("TLS files were changed, and are used for new connections")
         return self._client_ca != before
 
-    def _next_list_end(self) -> float:
-        """Return when the next list of revoked certificates is over, in seconds since 1970; log those that are."""
-        now_s = self._wall_clock()
+    def _note_lists(self) -> tuple[Sequence[float], int]:
+        """Return when lists of revoked certificates end, in seconds since 1970, and how many are over; log any."""
         ends_s = [each.ends_at_s for each in _revocation_lists(self._client_ca)]
-        if any(end_s <= now_s for end_s in ends_s):
+        over = self._count_over(ends_s)
+        if over:
             _logger.warning(
                 'a list of revoked certificates in client CA "%s" is over, so no client of its CA gets in; replace it',
                 self._files.client_ca,
             )
-        return min((end_s for end_s in ends_s if end_s > now_s), default=math.inf)
+        return ends_s, over
+
+    def _count_over(self, ends_s: Sequence[float]) -> int:
+        """Return how many lists are over. There are fewer again where a clock that was ahead is put right."""
+        now_s = self._wall_clock()
+        return sum(end_s <= now_s for end_s in ends_s)
 
     def _note_failed(self, versions: object, error: TlsError) -> None:
         """Log it once. They are tried again all the same: a certificate may be valid later, or a mode mended."""

@@ -121,7 +121,8 @@ class SnapshotWriter:
 
         Whoever wants no more of it closes the iterator: then the file that is being written is none.
         """
-        if self._now_ms() < self._retry_at_ms:
+        # A clock that was ahead when files could not be written, for that reason perhaps, may have been set back since.
+        if 0 < self._retry_at_ms - self._now_ms() <= RETRY_S * 1_000:
             return
         try:
             # One that can never be written, as it is too long for the disk, comes after those that can, of any table.

@@ -38,6 +38,7 @@ from tablegate.gateway.stores.redis.scripts import SCRIPTS, Script
 
 CONNECT_TIMEOUT_S = 1.0
 REST_S = 0.2  # after a failure nobody waits again for so long: a worker has other things to do
+REST_MAX_S = 3.0  # where there are other nodes, it is as long as was waited in vain, and so long at most
 READ_BYTES = 256 * 1024  # taken from the socket at once
 POLICY = "noeviction"
 DEFAULT_PORT = 6379
@@ -143,10 +144,12 @@ class RedisConnection:
     lost: all that the store sends may be repeated.
     """
 
-    def __init__(self, address: RedisAddress, *, timeout_s: float) -> None:
+    def __init__(self, address: RedisAddress, *, timeout_s: float, has_others: bool = False) -> None:
+        """`has_others`: it is of one of several nodes, so who waits for it holds up who asks for what others have."""
         self.address = address
+        self._has_others = has_others
         self._lock = threading.Lock()
-        self._failed_s = float("-inf")
+        self._rests_until_s = float("-inf")
         self._failure = ""
         self._connection: Any = address.kind(
             **{
@@ -176,7 +179,8 @@ class RedisConnection:
         """Do what `run` does, and raise what Redis's client raises; `StoreUnavailable` for a while after a failure."""
         with self._lock:
             # While Redis hangs, each call would wait for its timeout again, and hold up the event loop of a worker.
-            if self._failure and time.monotonic() - self._failed_s < REST_S:
+            begin_s = time.monotonic()
+            if self._failure and begin_s < self._rests_until_s:
                 raise StoreUnavailable(self._failure)
             try:
                 try:
@@ -190,7 +194,9 @@ class RedisConnection:
             except RedisError as error:
                 if isinstance(error, RedisConnectionError | RedisTimeoutError):
                     self._failure = str(as_store_error(error, self.address.text))
-                    self._failed_s = time.monotonic()
+                    now_s = time.monotonic()
+                    waited_s = min(now_s - begin_s, REST_MAX_S) if self._has_others else 0.0
+                    self._rests_until_s = now_s + max(REST_S, waited_s)
                 # Answers may be left unread on the connection. A write that Redis refused for want of memory has been
                 # answered, and so has one for keys that another node has.
                 if not isinstance(error, OutOfMemoryError | AskError):

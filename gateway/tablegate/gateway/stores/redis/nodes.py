@@ -147,7 +147,9 @@ class RedisNodes:
     def _node(self, node: Node) -> RedisConnection:
         connection = self._nodes.get(node)
         if connection is None:
-            connection = self._nodes[node] = RedisConnection(_at(self.address, node), timeout_s=self._timeout_s)
+            connection = self._nodes[node] = RedisConnection(
+                _at(self.address, node), timeout_s=self._timeout_s, has_others=True
+            )
         return connection
 
     def _ask_slots(self) -> bool:
