@@ -4,6 +4,7 @@ It runs in this process, without a network: what is counted is the CPU of the ha
 server's own work would only hide a part.
 """
 
+import gc
 import json
 import random
 import time
@@ -21,6 +22,7 @@ from tablegate.gateway.contract.rows import RowDecoder, row_schema
 from tablegate.gateway.contract.types import Offset, Partition, StoreId, make_version
 from tablegate.gateway.query.call import Method, UnaryMethod
 from tablegate.gateway.query.service import query_methods
+from tablegate.gateway.server.replicator import YOUNG_OBJECTS_MAX
 from tablegate.gateway.stores.base import Change, Phase, Position
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.gateway.stores.notifier import Notifier
@@ -93,6 +95,8 @@ def _writes(work: Path, figures: Figures, repeat: int) -> None:
     values = [[_value(table, number, version) for number in range(ROWS)] for version in (0, 1)]
     keys = [pack(">Q", number) for number in range(ROWS)]
     random.Random(2).shuffle(keys)
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)  # as the replicator does
     for what, versions in (
         ("new rows", (0,)),
         ("rows replaced, indexed columns changed", (0, 1)),
