@@ -175,7 +175,7 @@ class Kept:
             self.files,
             every_s=EVERY_S,
             keep=keep,
-            now_ms=self.world.clock.now_ms,
+            clock=self.world.clock,
             signer=SIGNER,
             offsets_min=1,
             part_bytes=100,

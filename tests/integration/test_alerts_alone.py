@@ -144,7 +144,7 @@ def test_alert_of_a_directory_of_snapshots_that_is_away(tmp_path: Path) -> None:
         every_s=1,
         keep=1,
         signer=SIGNER,
-        now_ms=world.clock.now_ms,
+        clock=world.clock,
         offsets_min=1,
     )
     file = ProcessFile(tmp_path / "processes", name="snapshots", parent=1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from tablegate.gateway.server.snapshots import SnapshotWriter
 from tablegate.gateway.stores.lmdb.store import LmdbReader
 from tablegate.gateway.stores.snapshots.opening import open_files
+from tests.kit.replication.replicator import FakeClock
 from tests.kit.table.filled import SIGNER, catalogue_of
 
 EVERY_S = 3_600
@@ -22,15 +23,15 @@ def main(store: str, url: str, file_bytes_max: str = "") -> None:
     if file_bytes_max:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(file_bytes_max), resource.RLIM_INFINITY))
-    now_ms, files, reader = 1_790_000_000_000, open_files(url), LmdbReader(Path(store))
+    clock, files, reader = FakeClock(), open_files(url), LmdbReader(Path(store))
     while True:
-        now_ms += 2 * EVERY_S * 1_000
+        clock.passed_s += 2 * EVERY_S
         writer = SnapshotWriter(
             catalogue,
             files,
             every_s=EVERY_S,
             keep=2,
-            now_ms=lambda now_ms=now_ms: now_ms,  # type: ignore[misc]
+            clock=clock,
             signer=SIGNER,
             offsets_min=1,
             part_bytes=1_000,

@@ -245,7 +245,7 @@ class WorldGateway:
                 self._files,
                 every_s=SNAPSHOTS_EVERY_S,
                 keep=SNAPSHOTS_KEEP,
-                now_ms=now_ms,
+                clock=self.clock,
                 signer=SIGNER,
                 offsets_min=TRANSFER_OFFSETS_MIN,
                 part_bytes=PART_BYTES,

@@ -36,7 +36,7 @@ def writer_of(world: World, files: MemoryFiles, member: Member, *, keep: int = 3
         files,
         every_s=60,
         keep=keep,
-        now_ms=world.clock.now_ms,
+        clock=world.clock,
         signer=SIGNER,
         offsets_min=1,
         part_bytes=100,

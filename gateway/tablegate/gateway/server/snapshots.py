@@ -28,8 +28,9 @@ from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Offset, Partition
+from tablegate.gateway.kafka.log import Clock, SystemClock
 from tablegate.gateway.query.errors import PartitionUnavailable
-from tablegate.gateway.query.serving import NowMs, TableAccess, wall_clock_ms
+from tablegate.gateway.query.serving import TableAccess
 from tablegate.gateway.server.child import PROCESS_FILE_EVERY_S, ChildConfig, Numbers, ProcessFile
 from tablegate.gateway.server.transfers import PART_BYTES, Outgoing
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
@@ -89,7 +90,7 @@ class SnapshotWriter:
         *,
         every_s: float,
         keep: int,
-        now_ms: NowMs = wall_clock_ms,
+        clock: Clock | None = None,
         signer: TokenSigner,
         offsets_min: int = OFFSETS_MIN,
         part_bytes: int = PART_BYTES,
@@ -102,7 +103,8 @@ class SnapshotWriter:
         self._files = files
         self._every_ms = round(every_s * 1_000)
         self._keep = keep
-        self._now_ms = now_ms
+        self._clock = SystemClock() if clock is None else clock
+        self._now_ms = self._clock.now_ms
         self._signer = signer
         self._offsets_min = offsets_min
         self._part_bytes = part_bytes
@@ -113,7 +115,7 @@ class SnapshotWriter:
         self._directory = Directory()
         self._listed: dict[str, dict[Partition, Newest]] = {}  # by folder, as listed last
         self._failed_ms: dict[tuple[str, Partition], int] = {}  # those alone that were not written since
-        self._retry_at_ms = 0
+        self._retry_at_s = -math.inf  # of the monotonic clock: that of the day may be why they could not be written
         self._keeps_old = False
 
     def round(self, store: StoreReader) -> Iterator[None]:
@@ -121,8 +123,7 @@ class SnapshotWriter:
 
         Whoever wants no more of it closes the iterator: then the file that is being written is none.
         """
-        # A clock that was ahead when files could not be written, for that reason perhaps, may have been set back since.
-        if 0 < self._retry_at_ms - self._now_ms() <= RETRY_S * 1_000:
+        if self._clock.monotonic_s() < self._retry_at_s:
             return
         try:
             # One that can never be written, as it is too long for the disk, comes after those that can, of any table.
@@ -141,7 +142,7 @@ class SnapshotWriter:
                         yield from self._remove_old(partial(self._tidy, each.request.table, folder))
             self._note_files_work()
         except FilesUnavailable as error:
-            self._retry_at_ms = self._now_ms() + round(RETRY_S * 1_000)
+            self._retry_at_s = self._clock.monotonic_s() + RETRY_S
             if not self.problem:
                 _logger.warning("no snapshot file is written: %s; it is tried again", error)
             self.problem = str(error) or type(error).__name__
