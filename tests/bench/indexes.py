@@ -8,7 +8,8 @@ import gc
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from struct import pack
@@ -42,7 +43,21 @@ def measure(work: Path, figures: Figures, *, repeat: int) -> None:
     """Record CPU of look-ups and of writes."""
     for partition_count in (1, 12):
         _index_reads(work / f"look-ups-{partition_count}", figures, partition_count, repeat)
-    _writes(work, figures, repeat)
+    with _collecting_seldom():
+        _writes(work, figures, repeat)
+
+
+@contextmanager
+def _collecting_seldom() -> Iterator[None]:
+    """Let the garbage collector run as in the replicator; what else is measured in this process has it as before."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 def _account(table: Table, number: int, version: int = 0) -> Any:
@@ -95,8 +110,6 @@ def _writes(work: Path, figures: Figures, repeat: int) -> None:
     values = [[_value(table, number, version) for number in range(ROWS)] for version in (0, 1)]
     keys = [pack(">Q", number) for number in range(ROWS)]
     random.Random(2).shuffle(keys)
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)  # as the replicator does
     for what, versions in (
         ("new rows", (0,)),
         ("rows replaced, indexed columns changed", (0, 1)),

@@ -366,7 +366,7 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
             gateway.do(gateway.refresh)
 
     def ask_nobody_twice(self) -> None:
-        """Let no gateway ask a second one as the first takes long, as it does on a busy machine: not in ten calls."""
+        """Spend the hedges of all gateways; ten answers earn one again. On a busy machine any call may be hedged."""
         for gateway in self.gateways.values():
             while gateway.router.forwarder.may_hedge():
                 pass

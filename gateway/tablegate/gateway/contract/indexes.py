@@ -108,12 +108,7 @@ class IndexColumn:
             return read_elements
         if not self.may_be_null:
             return lambda row: encode(getattr(row, name))
-        if not within:
-            return lambda row: _VALUE + encode(getattr(row, name)) if row.HasField(name) else _NO_VALUE
         is_tracked = self._is_tracked
-        if len(within) == 1 and not is_tracked:
-            [outer] = within
-            return lambda row: _VALUE + encode(getattr(getattr(row, outer), name)) if row.HasField(outer) else _NO_VALUE
 
         def read(row: Any) -> bytes:
             for outer in within:
@@ -158,9 +153,6 @@ def _values_reader(columns: Sequence[IndexColumn]) -> Callable[[Any], list[bytes
 def _key_reader(index: "Index") -> Callable[[Any], bytes]:
     """Return the function from a row to its key in an index without a repeated column."""
     head, value_of = index.id, _value_reader(index.columns)
-    if len(index.columns) == 2:
-        first, second = (column.read for column in index.columns)
-        return lambda row: head + (first(row) + second(row))[:INDEX_BYTES_MAX]
     return lambda row: head + value_of(row)[:INDEX_BYTES_MAX]
 
 

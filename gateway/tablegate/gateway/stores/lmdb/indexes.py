@@ -20,7 +20,7 @@ from tablegate.gateway.stores.lmdb.environment import Environment
 
 _BUILDING, _WHOLE, _GONE = b"\x00", b"\x01", b"\x02"
 
-_FEW = 16  # keys of a row, before and after together, are looked through in less time than they are made sets
+_FEW = 16  # index keys of a row, before and after together: to search them takes less time than to make sets of them
 _VALUES_AT = layout.PREFIX_BYTES + INDEX_ID_BYTES
 
 
