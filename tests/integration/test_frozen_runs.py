@@ -297,9 +297,12 @@ def test_a_stream_that_wakes_when_another_has_gone_begins_a_run(
         wait_until("the first batch", committed.exists, frozen)
         frozen.freeze()
         stream = spark.readStream.schema(SCHEMA).parquet(rows)
-        publish(stream, table, bootstrap=broker.bootstrap, checkpoint=checkpoint).stop()
+        query = publish(stream, table, bootstrap=broker.bootstrap, checkpoint=checkpoint)
+        query.stop()
+        assert query.awaitTermination(WAIT_S), "it has left the group"
         frozen.thaw()
         frame(spark, 2, 0.7).write.mode("append").parquet(rows)
-        soon(lambda: scores.all() == {1: (0.5, "m"), 2: (0.7, "m")}, "the next row", WAIT_S)
+        both = {1: (0.5, "m"), 2: (0.7, "m")}
+        soon(lambda: scores.all() == both, "the next row", WAIT_S, why_not=frozen.errors)
     runs = {int.from_bytes(dict(record.headers)[RUN_HEADER], "big") for record in row_records(broker.bootstrap, name)}
     assert max(runs) == begun(broker.bootstrap, name)[-1], "its row is of the newest run"

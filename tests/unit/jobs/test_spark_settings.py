@@ -3,6 +3,7 @@
 import inspect
 import logging
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import pyspark.core.context
 import pytest
 from py4j import java_gateway
+from py4j.clientserver import ClientServerConnection, JavaParameters, PythonParameters
+from py4j.java_gateway import GatewayProperty
 from pyspark import SparkContext
 
 from tablegate.jobs.arguments import spark_conf
@@ -108,6 +111,10 @@ def test_what_ctrl_c_broke_off_is_no_other_failure(
     sigint: Callable[[Any], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     sigint(signal.default_int_handler)
+    ours, javas = socket.socketpair()
+    connection = ClientServerConnection(JavaParameters(), PythonParameters(), GatewayProperty(None, None), None)
+    connection.init_socket_from_python_server(ours, ours.makefile("rb"))
+    javas.close()  # before us
 
     def call() -> None:
         with Interrupts() as interrupts:
@@ -116,6 +123,7 @@ def test_what_ctrl_c_broke_off_is_no_other_failure(
                 signal.raise_signal(signal.SIGINT)
             finally:
                 logging.exception("KeyboardInterrupt while sending command.")
+                connection.shutdown_socket(1, 2)
                 raise JobError("Java's answer is empty")
 
     assert 'logging.exception("KeyboardInterrupt while sending command.")' in inspect.getsource(java_gateway)

@@ -329,7 +329,8 @@ class Interrupts:
             self._handler is signal.default_int_handler and threading.current_thread() is threading.main_thread()
         )
         module["signal"] = SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda *_: None)
-        logging.getLogger().addFilter(_is_of_no_interrupt)
+        for logger in _loggers_of_calls():
+            logger.addFilter(_is_of_no_interrupt)
         if self._is_ours:
             signal.signal(signal.SIGINT, self._interrupt)
         return self
@@ -337,7 +338,8 @@ class Interrupts:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._is_ours:
             signal.signal(signal.SIGINT, self._handler)
-        logging.getLogger().removeFilter(_is_of_no_interrupt)
+        for logger in _loggers_of_calls():
+            logger.removeFilter(_is_of_no_interrupt)
         vars(pyspark.core.context)["signal"] = self._signal
         if self.have_come and kind is not None:
             raise KeyboardInterrupt from None
@@ -354,8 +356,19 @@ class Interrupts:
             raise KeyboardInterrupt
 
 
+def _loggers_of_calls() -> tuple[logging.Logger, logging.Logger]:
+    """Return what py4j logs with that a call is broken off, and that Java has closed the call's connection already.
+
+    py4j asks Java to close it by each connection that is idle, and then by itself.
+    """
+    return logging.getLogger(), logging.getLogger("py4j.clientserver")
+
+
 def _is_of_no_interrupt(record: logging.LogRecord) -> bool:
-    return record.msg != "KeyboardInterrupt while sending command."
+    return record.msg not in {
+        "KeyboardInterrupt while sending command.",
+        "Exception occurred while shutting down connection",
+    }
 
 
 def _started(builder: SparkSession.Builder, conf: Mapping[str, str]) -> SparkSession:
