@@ -21,7 +21,7 @@ from tablegate.jobs.running.handover import HandoverPhase
 from tests.kit.job.counting_job import JobInProcess, orders, write_job, written
 from tests.kit.job.process import JobProcess, wait_until
 from tests.kit.programs.kafka import NewRecord, drop_records, new_topic, produce
-from tests.kit.programs.processes import kill_tree
+from tests.kit.programs.processes import kill_tree, stopped
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
 
@@ -210,6 +210,15 @@ def test_seam_beside_a_running_job(
         check_audit(spark, job, options, 3)
 
 
+STOPS_BEHIND_ROWS = """
+import os, runpy, signal
+from tablegate.jobs.running import seeding
+
+seeding.write_state = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+runpy.run_module("tablegate.gateway.cli", run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.mark.parametrize(
     ("moment", "generation"),
     [
@@ -231,18 +240,24 @@ def test_kill_in_the_middle_of_seeding(
         drop_records(broker.bootstrap, topic, 14, partition=partition)
     place_orders(broker.bootstrap, topic, 6, first=30)
     write_job(tmp_path, name, topic, columns=NOW)
-    command = [sys.executable, "-m", "tablegate.gateway.cli", "job", "rebuild", job, "--from-state"]
-    command += ["--bootstrap", broker.bootstrap, "--checkpoints", options.checkpoints]
+    words = ["job", "rebuild", job, "--from-state"]
+    words += ["--bootstrap", broker.bootstrap, "--checkpoints", options.checkpoints]
+    command = [sys.executable, "-m", "tablegate.gateway.cli", *words]
+    first = [sys.executable, "-c", STOPS_BEHIND_ROWS, *words] if moment == "rows" else command
 
     def is_there() -> bool:
-        if moment != "rows":
-            field, value = moment.split()
-            return f'"{field}": "{value}"' in (tmp_path / "log").read_text()
-        changelog = KafkaAdmin(broker.bootstrap).find(f"{name}-g2-changelog")
-        return changelog is not None and any(KafkaAdmin(broker.bootstrap).end_offsets(changelog).values())
+        said = (tmp_path / "log").read_text()
+        assert killed.poll() is None, said
+        if moment == "rows":
+            return stopped(killed.pid)
+        field, value = moment.split()
+        return f'"{field}": "{value}"' in said
 
-    with (tmp_path / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as killed:
+    with (tmp_path / "log").open("wb") as log, subprocess.Popen(first, stdout=log, stderr=log) as killed:
         wait_until(moment, is_there)
+        changelog = KafkaAdmin(broker.bootstrap).find(f"{name}-g2-changelog")
+        assert changelog is not None
+        assert any(KafkaAdmin(broker.bootstrap).end_offsets(changelog).values())
         kill_tree(killed)
     assert (tmp_path / "checkpoints" / name / "g2" / IDENTITY_FILE).exists() == (moment != "rows")
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

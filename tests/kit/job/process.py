@@ -16,6 +16,7 @@ from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.rows import RowDecoder
 from tablegate.gateway.contract.types import VERSION_HEADER, is_marker_key
 from tablegate.v1 import changelog_pb2
+from tests.kit.programs.processes import stopped
 
 WAIT_S = 180.0  # many times what it takes: these machines are shared
 
@@ -25,9 +26,10 @@ def wait_until(what: str, holds: Callable[[], bool], job: "JobProcess | None" = 
     end_s = time.monotonic() + WAIT_S
     while True:
         begin_s = time.monotonic()
+        is_over = job is not None and job.process.poll() is not None  # asked first: its last act may be what is awaited
         if holds():
             return
-        assert job is None or job.process.poll() is None, f"the job ended before {what}: {job.errors()}"
+        assert job is None or not is_over, f"the job ended before {what}: {job.errors()}"
         assert time.monotonic() < end_s, f"no {what} within {WAIT_S:g} s"
         pause_after_check(begin_s)
 
@@ -81,8 +83,7 @@ class JobProcess:
 
     def wait_frozen(self) -> None:
         """Return when the job has stopped by itself."""
-        stat = Path(f"/proc/{self.process.pid}/stat")
-        wait_until("stop of the job", lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", self)
+        wait_until("stop of the job", lambda: stopped(self.process.pid), self)
 
     def thaw(self) -> None:
         """Let the job go on that has stopped."""

@@ -10,10 +10,20 @@ from pathlib import Path
 
 def alive(pid: int) -> bool:
     """Say whether a process is there and more than a zombie, which only waits for its parent to look."""
+    return _state(pid) not in "ZX"
+
+
+def stopped(pid: int) -> bool:
+    """Say whether a process stands still, as by SIGSTOP."""
+    return _state(pid) == "T"
+
+
+def _state(pid: int) -> str:
+    """Return the letter of a process's state; that of a dead one where there is none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return "X"
 
 
 def process_tree(pid: int) -> set[int]:
