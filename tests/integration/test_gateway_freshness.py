@@ -15,6 +15,7 @@ from tests.kit.table.filled import catalogue_of
 pytestmark = pytest.mark.jvm
 
 WRITES = 200
+MAX_WAIT_S = 10  # the most that the contract allows: on a busy machine a replicator may stand still for seconds
 GET = "/examples.ratings.v1.RatingsService/GetRating"
 
 
@@ -35,7 +36,7 @@ def gateway(tmp_path: Path, changelog: RatingsChangelog) -> Iterator[GatewayProc
 
 def _request(movie_id: int, **options: Any) -> Any:
     request: Any = catalogue_of().queries[GET].request_class(movie_id=movie_id)
-    request.read_options.max_wait.seconds = 5
+    request.read_options.max_wait.seconds = MAX_WAIT_S
     for name, value in options.items():
         setattr(request.read_options, name, value)
     return request
@@ -44,7 +45,9 @@ def _request(movie_id: int, **options: Any) -> Any:
 def test_latest_has_what_was_written_before_the_call(gateway: GatewayProcess, changelog: RatingsChangelog) -> None:
     for number in range(WRITES):
         changelog.put({7: (5.0, number)})
-        assert gateway.ask("GetRating", _request(7, latest=True)).rating.rating_count == number
+        assert (
+            gateway.ask("GetRating", _request(7, latest=True), deadline_s=2 * MAX_WAIT_S).rating.rating_count == number
+        )
 
 
 def test_a_read_waits_for_the_source_record_that_its_client_has_written(
@@ -55,7 +58,7 @@ def test_a_read_waits_for_the_source_record_that_its_client_has_written(
         changelog.mark(source_next_offset=number + 1)
         request = _request(7)
         request.read_options.at_least_source.topics.add(topic="ratings").offsets[0] = number
-        assert gateway.ask("GetRating", request).rating.rating_count == number
+        assert gateway.ask("GetRating", request, deadline_s=2 * MAX_WAIT_S).rating.rating_count == number
 
 
 def test_a_source_record_that_is_not_there(

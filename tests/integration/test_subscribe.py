@@ -97,7 +97,11 @@ class Faults:
         """The gateway is ended and started; each stream is told so, with its last progress."""
         told = [watcher.ends["SHUTTING_DOWN"] for watcher in self._watchers]
         assert self._gateway.stop() == 0
-        assert [watcher.ends["SHUTTING_DOWN"] for watcher in self._watchers] == [count + 1 for count in told]
+        wait_for(
+            self._watchers,
+            lambda each: each.ends["SHUTTING_DOWN"] == told[self._watchers.index(each)] + 1,
+            "each stream has been told so",
+        )
         meanwhile()
         self._gateway.start()
 

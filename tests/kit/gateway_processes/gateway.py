@@ -193,13 +193,13 @@ class GatewayProcess:
         """Return the lines of the log."""
         return [json.loads(line) for line in self.log_file.read_text().splitlines()]
 
-    def ask(self, method: str, request: Any = None, **fields: Any) -> Any:
-        """Return the answer of a unary method."""
+    def ask(self, method: str, request: Any = None, *, deadline_s: float = 5.0, **fields: Any) -> Any:
+        """Return the answer of a unary method. One that is to wait for something needs a later deadline."""
         assert self.channel is not None
         query = catalogue_of().queries[f"{SERVICE}/{method}"]
         data = (request or query.request_class(**fields)).SerializeToString()
         call = self.channel.unary_unary(query.path, None, query.response_class.FromString)
-        return call(data, timeout=5)
+        return call(data, timeout=deadline_s)
 
     def scan(self, **fields: Any) -> Iterator[Any]:
         """Yield the rows of a Scan."""
