@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -346,11 +347,14 @@ def test_records_dropped_while_the_job_runs(
     spark: SparkSession, broker: Broker, tmp_path: Path, options: Options
 ) -> None:
     topic = new_topic(broker.bootstrap)
-    job = write_job(tmp_path, "overtaken", topic, more="mode=Mode.MICROBATCH, emit_interval_s=60")
+    emit_s = 20
+    job = write_job(tmp_path, "overtaken", topic, more=f"mode=Mode.MICROBATCH, emit_interval_s={emit_s}")
     produce(broker.bootstrap, topic, orders("ann", 5))
     with JobInProcess(spark, job, options) as running:
         running.run_until_read(topic, 5)
-        # The table's next batch is a minute away, that of the dead letters some seconds.
+        # Spark begins a batch at each such multiple of seconds since 1970: none may come between the two below.
+        left_s = emit_s - time.time() % emit_s
+        time.sleep(left_s + 1 if left_s < emit_s / 2 else 0)
         produce(broker.bootstrap, topic, orders("ann", 20))
         drop_records(broker.bootstrap, topic, 25)
         with pytest.raises(JobError) as caught:
