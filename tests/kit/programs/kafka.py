@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from tablegate.examples.demo.kafka import Broker, free_port
 from tablegate.examples.samples import create_topic
 
-CONSUME_TIMEOUT_S = 20.0
+CONSUME_TIMEOUT_S = 60.0  # brokers that lose one of them need ten seconds, also where no process stands still
 
 Headers = Sequence[tuple[str, bytes]]
 
