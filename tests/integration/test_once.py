@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tablegate.examples.demo.kafka import Broker
+from tests.kit.job.once_job import HOLD_FILE, INVOICES
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
 from tests.kit.programs.processes import kill_tree
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.jvm
 
 WAIT_S = 120.0  # many times what it takes: these machines are shared
 ROOT = Path(__file__).parents[2]
-CUSTOMERS, INVOICES = 100, 40  # of each customer; a batch of all takes two seconds to write
+CUSTOMERS = 100
 REPEATED_EACH = 7
 
 
@@ -37,6 +38,8 @@ def test_each_invoice_once_after_a_kill(broker: Broker, tmp_path: Path) -> None:
         source,
         (NewRecord(f"customer-{customer}".encode(), f"invoice-{number}".encode()) for customer, number in sent),
     )
+    hold = tmp_path / HOLD_FILE
+    hold.touch()
     job = start_job(broker.bootstrap, source, output, tmp_path)
     try:
         end_s = time.monotonic() + WAIT_S
@@ -48,6 +51,7 @@ def test_each_invoice_once_after_a_kill(broker: Broker, tmp_path: Path) -> None:
         kill_tree(job)
     written = consume(broker.bootstrap, output)
     assert 0 < len(written) < len(sent), "the kill came too late to show anything"
+    hold.unlink()
 
     # What came meanwhile is no part of the batch that was cut off, though its place may be before what that has.
     late = [(customer, len(sent) + customer) for customer in range(CUSTOMERS)]

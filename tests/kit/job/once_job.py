@@ -1,5 +1,6 @@
 """A job of its own that counts invoices and writes each once, for tests that kill it: source, output, directory."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -12,16 +13,24 @@ from tablegate.jobs.running.checkpoint import Checkpoint
 from tablegate.jobs.running.outputs import IdempotentSink
 from tablegate.jobs.running.session import spark_session, table_session
 
+INVOICES = 40  # of each customer, before any of them comes again
+HELD_CUSTOMER = "customer-7"
+HOLD_FILE = "hold"  # in the directory
+
 
 class Count(Processor):
-    """Counts a customer's invoices; slow enough to be killed in the middle of a batch."""
+    """Counts a customer's invoices. While a file is there it stands still among those of one customer."""
 
     state = "count BIGINT"
     emits = "invoice STRING, count BIGINT"
 
+    def __init__(self, hold_file: str) -> None:
+        self._hold_file = hold_file
+
     def on_record(self, key: Any, record: Any, state: Any) -> Iterator[dict[str, object]]:
         state.count += 1
-        time.sleep(0.001)
+        while key.customer == HELD_CUSTOMER and state.count > INVOICES and os.path.exists(self._hold_file):
+            time.sleep(0.05)
         yield {"invoice": record.invoice, "count": state.count}
 
 
@@ -41,7 +50,8 @@ def main(bootstrap: str, source: str, output: str, directory: str) -> None:
                 "struct(CAST(value AS STRING) AS invoice, struct(topic, partition, offset, timestamp) AS kafka) record",
             )
         )
-        counted = apply_processor(records, Count(), ("customer",), owner='output "counts"')
+        count = Count(str(Path(directory, HOLD_FILE)))
+        counted = apply_processor(records, count, ("customer",), owner='output "counts"')
         written = counted.selectExpr(
             f"'{output}' AS topic", "invoice AS key", "concat_ws(' ', customer, count, __sequence) AS value"
         )
