@@ -79,7 +79,11 @@ def test_partitions_of_dead_and_drained_gateways_move_to_the_others(start: Start
     second, third = start("gw-2"), start("gw-3")
     for gateway in (first, second, third):
         soon(lambda gateway=gateway: len(live(gateway)) == 3, "each knows all")
-        soon(lambda gateway=gateway: holders(gateway) == [2] * PARTITIONS, "each partition is on two")
+        # Two have all before the third has any.
+        soon(
+            lambda gateway=gateway: holders(gateway) == [2] * PARTITIONS and all(live(gateway).values()),
+            "each partition is on two, and each gateway has some",
+        )
     held = {table.table: [each.partition for each in table.partitions] for table in second.status().tables}
     assert set(held["ratings"]) == live(first)["gw-2"]
 
