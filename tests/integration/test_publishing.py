@@ -517,6 +517,7 @@ def test_a_stream_with_a_join_and_a_model_goes_on_after_a_stop(
     with pytest.raises(JobError, match="is kept by another job"):
         publish_batch(frame(spark, (1, 1.0, "a")), table, bootstrap=broker.bootstrap)
     query.stop()
+    assert query.awaitTermination(60), "it has left the group"
     with pytest.raises(JobError, match="is kept by a stream"):
         publish_batch(frame(spark, (1, 1.0, "a")), table, bootstrap=broker.bootstrap)
     lost = str(tmp_path / "another")
