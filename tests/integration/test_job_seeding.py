@@ -246,12 +246,12 @@ def test_kill_in_the_middle_of_seeding(
     first = [sys.executable, "-c", STOPS_BEHIND_ROWS, *words] if moment == "rows" else command
 
     def is_there() -> bool:
-        said = (tmp_path / "log").read_text()
-        assert killed.poll() is None, said
+        logged = (tmp_path / "log").read_text()
+        assert killed.poll() is None, logged
         if moment == "rows":
             return stopped(killed.pid)
         field, value = moment.split()
-        return f'"{field}": "{value}"' in said
+        return f'"{field}": "{value}"' in logged
 
     with (tmp_path / "log").open("wb") as log, subprocess.Popen(first, stdout=log, stderr=log) as killed:
         wait_until(moment, is_there)

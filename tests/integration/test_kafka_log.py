@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -129,19 +130,27 @@ def test_a_consumer_that_is_deaf_for_one_partition_gives_way_to_another(
 
 def test_a_deaf_consumer_is_suspected_later_each_time_until_all_go_on() -> None:
     """Whatever is described between: brokers may hold back a client by a quota, and each new one begins again."""
-    log = KafkaLog(f"127.0.0.1:{free_port()}", still_s=0.01)
+    log = KafkaLog(f"127.0.0.1:{free_port()}", still_s=100)
     source = TopicPartition("t", Partition(0))
     log.follow(source, Place(Offset(0)))
-    for times in range(1, 4):
+
+    def suspected_after(stood_s: float) -> float:
+        """Let it hear of the topic's end when the partition has stood still for so much longer."""
+        still = log._still.get(source)
+        if still is not None:
+            log._still[source] = still._replace(since_s=still.since_s - stood_s)
         log._check_partitions("t", [Offset(5)])
-        time.sleep(0.01 * 2**times)
-        log._check_partitions("t", [Offset(5)])
+        return log._suspected_after_s
+
+    for after_s, later_s in pairwise((100, 200, 400, 600, 600)):
+        assert suspected_after(0) == after_s, "a new consumer has as long"
+        assert suspected_after(after_s - 50) == after_s
+        assert suspected_after(600) == later_s
         log.fetch(records_max=1, timeout_s=0.0)
         log._check_partitions("other", [Offset(0)])
-        assert log._suspected_after_s == pytest.approx(0.01 * 2**times)
     log._followed[source] = Place(Offset(5))
     log._check_partitions("t", [Offset(5)])
-    assert log._suspected_after_s == 0.01
+    assert log._suspected_after_s == 100
     log.close()
 
 

@@ -14,7 +14,7 @@ from tablegate.jobs.running.outputs import IdempotentSink
 from tablegate.jobs.running.session import spark_session, table_session
 
 INVOICES = 40  # of each customer, before any of them comes again
-HELD_CUSTOMER = "customer-7"
+SLOW_CUSTOMER = "customer-7"
 HOLD_FILE = "hold"  # in the directory
 
 
@@ -29,7 +29,7 @@ class Count(Processor):
 
     def on_record(self, key: Any, record: Any, state: Any) -> Iterator[dict[str, object]]:
         state.count += 1
-        while key.customer == HELD_CUSTOMER and state.count > INVOICES and os.path.exists(self._hold_file):
+        while key.customer == SLOW_CUSTOMER and state.count > INVOICES and os.path.exists(self._hold_file):
             time.sleep(0.05)
         yield {"invoice": record.invoice, "count": state.count}
 
