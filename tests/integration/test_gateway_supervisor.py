@@ -11,6 +11,7 @@ from typing import Any
 
 from tablegate.gateway.server.supervisor import BACKOFF_S, ChildSpec, Supervisor
 
+GIVE_UP_S = 60.0  # many times what it takes: these machines are shared
 TELL = "import json, os, sys, time, signal\nname = sys.stdin.readline().strip()\n"
 TELL += "def tell(event): print(json.dumps({'event': event, 'pid': os.getpid()}), flush=True)\n"
 
@@ -27,7 +28,7 @@ class Watched:
         self.pids: list[int] = []
         self._until = until
         self._stopped = False
-        give_up = threading.Timer(20, os.kill, (os.getpid(), signal.SIGTERM))
+        give_up = threading.Timer(GIVE_UP_S, os.kill, (os.getpid(), signal.SIGTERM))
         give_up.start()
         started = time.monotonic()
         Supervisor(specs, self._on_event, **limits).run()
@@ -45,9 +46,10 @@ class Watched:
 
 def test_processes_are_told_their_settings_and_end_on_sigterm() -> None:
     code = "tell('up-' + name)\ntry: time.sleep(60)\nexcept KeyboardInterrupt: pass"
-    watched = Watched(_spec("a", code), _spec("b", code), until=lambda events: len(events) >= 2)
+    specs = [_spec(name, code, stop_s=2 * GIVE_UP_S) for name in ("a", "b")]
+    watched = Watched(*specs, until=lambda events: len(events) >= 2)
     assert set(watched.events) == {("a", "up-a"), ("b", "up-b"), ("a", "exited"), ("b", "exited")}
-    assert watched.seconds < 2
+    assert watched.seconds < GIVE_UP_S, "it waits no longer than they take"
     assert not [pid for pid in watched.pids if Path(f"/proc/{pid}").exists()]
 
 
@@ -77,9 +79,9 @@ def test_what_killed_a_process_is_told_before_it_starts_again() -> None:
 
 
 def test_a_process_that_does_not_end_is_killed() -> None:
-    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntell('up')\ntime.sleep(60)"
+    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntell('up')\ntime.sleep(600)"
     watched = Watched(_spec("a", code, stop_s=0.3), until=bool, kill_margin_s=0.2)
-    assert watched.seconds < 3
+    assert watched.seconds < GIVE_UP_S
     assert watched.events[-1] == ("a", "exited")
 
 
@@ -87,7 +89,9 @@ def test_workers_end_before_the_replicator_is_told() -> None:
     slow = "def end(*_):\n    time.sleep(0.3); tell('ending'); sys.exit()\nsignal.signal(signal.SIGTERM, end)\n"
     slow += "tell('up')\ntime.sleep(60)"
     watched = Watched(
-        _spec("replicator", slow), _spec("worker", slow, first_to_stop=True), until=lambda events: len(events) >= 2
+        _spec("replicator", slow, stop_s=GIVE_UP_S),
+        _spec("worker", slow, stop_s=GIVE_UP_S, first_to_stop=True),
+        until=lambda events: len(events) >= 2,
     )
     assert watched.events[2:] == [
         ("worker", "ending"),
@@ -142,11 +146,11 @@ def test_a_process_whose_loop_does_not_turn_is_killed() -> None:
 
 
 def test_a_process_in_a_write_that_goes_on_is_left_alone(tmp_path: Path) -> None:
-    """It beats no more, for five times the limit, and writes; then it says so."""
+    """It beats no more, for twice the limit, and writes; then it says so."""
     code = BEATS + f"file = open({str(tmp_path / 'file')!r}, 'wb', buffering=0)\n"
     code += "for _ in range(40):\n    file.write(bytes(65536)); time.sleep(0.05)\ntell('written')\n"
     code += "while True:\n    beat(); time.sleep(0.05)"
-    watched = Watched(_spec("a", code, hang_limit_s=0.4), until=lambda events: ("a", "written") in events)
+    watched = Watched(_spec("a", code, hang_limit_s=1.0), until=lambda events: ("a", "written") in events)
     assert _starts(watched) == 1
 
 
@@ -156,16 +160,18 @@ def test_a_process_that_never_sent_a_beat_is_not_watched() -> None:
     assert _starts(watched) == 1
 
 
-def test_a_supervisor_that_stood_still_kills_nobody() -> None:
-    code = (
-        BEATS
-        + "for _ in range(40):\n    beat(); time.sleep(0.05)\ntell('done')\nwhile True:\n    beat(); time.sleep(0.05)"
-    )
+def test_a_supervisor_that_stood_still_kills_nobody(tmp_path: Path) -> None:
+    """As one does whose machine sleeps, with all its processes."""
+    pid = tmp_path / "pid"
+    code = BEATS + f"open({str(pid)!r}, 'w').write(str(os.getpid()))\nbeat()\ntell('sleeps')\n"
+    code += "os.kill(os.getpid(), signal.SIGSTOP)\ntime.sleep(0.2)\ntell('woken')\n"
+    code += "while True:\n    beat(); time.sleep(0.05)"
 
     def until(events: list[tuple[str, str]]) -> bool:
-        if events == [("a", "up")]:
-            time.sleep(1.0)
-        return ("a", "done") in events
+        if events[-1] == ("a", "sleeps"):
+            time.sleep(2.0)
+            os.kill(int(pid.read_text()), signal.SIGCONT)
+        return ("a", "woken") in events
 
-    watched = Watched(_spec("a", code, hang_limit_s=0.3), until=until)
+    watched = Watched(_spec("a", code, hang_limit_s=1.0), until=until)
     assert _starts(watched) == 1
