@@ -21,7 +21,7 @@ from tablegate.jobs.running.handover import HandoverPhase
 from tests.kit.job.counting_job import JobInProcess, orders, write_job, written
 from tests.kit.job.process import JobProcess, wait_until
 from tests.kit.programs.kafka import NewRecord, drop_records, new_topic, produce
-from tests.kit.programs.processes import kill_tree, stopped
+from tests.kit.programs.processes import kill_tree
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
 
@@ -242,25 +242,24 @@ def test_kill_in_the_middle_of_seeding(
     write_job(tmp_path, name, topic, columns=NOW)
     words = ["job", "rebuild", job, "--from-state"]
     words += ["--bootstrap", broker.bootstrap, "--checkpoints", options.checkpoints]
-    command = [sys.executable, "-m", "tablegate.gateway.cli", *words]
-    first = [sys.executable, "-c", STOPS_BEHIND_ROWS, *words] if moment == "rows" else command
+    command = [sys.executable, "-m", "tablegate.gateway.cli"]
+    first = [sys.executable, "-c", STOPS_BEHIND_ROWS] if moment == "rows" else command
 
-    def is_there() -> bool:
-        logged = (tmp_path / "log").read_text()
-        assert killed.poll() is None, logged
+    with JobProcess(tmp_path / "killed", *words, command=first) as killed:
         if moment == "rows":
-            return stopped(killed.pid)
-        field, value = moment.split()
-        return f'"{field}": "{value}"' in logged
-
-    with (tmp_path / "log").open("wb") as log, subprocess.Popen(first, stdout=log, stderr=log) as killed:
-        wait_until(moment, is_there)
+            killed.wait_frozen()
+        elif moment == "event running":
+            killed.wait_for("running")
+        else:
+            wait_until(
+                moment, lambda: any(each.get("phase") == "published" for each in killed.events("generation")), killed
+            )
         changelog = KafkaAdmin(broker.bootstrap).find(f"{name}-g2-changelog")
         assert changelog is not None
         assert any(KafkaAdmin(broker.bootstrap).end_offsets(changelog).values())
-        kill_tree(killed)
+        kill_tree(killed.process)
     assert (tmp_path / "checkpoints" / name / "g2" / IDENTITY_FILE).exists() == (moment != "rows")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run([*command, *words], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     manifest = read_manifest(broker.bootstrap, name)
     assert manifest is not None

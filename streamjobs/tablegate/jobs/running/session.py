@@ -113,6 +113,11 @@ SLOTS_POLL_S = 0.5
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:\s*,\s*\d+)?])?")
 _SESSIONS = "org.apache.spark.sql.classic.SparkSession"
 _KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_LOGGERS_OF_CALLS = logging.getLogger(), logging.getLogger("py4j.clientserver")
+"""Of py4j: the first says that Ctrl-C broke off a call, the second that Java has closed the call's connection already.
+
+py4j asks Java to close it over each idle connection, and then over that connection itself.
+"""
 _SUBMIT_JARS = '--jars "$(python -c \'from tablegate.jobs.jars.jars import jars; print(*jars("spark"), sep=",")\')"'
 
 
@@ -329,7 +334,7 @@ class Interrupts:
             self._handler is signal.default_int_handler and threading.current_thread() is threading.main_thread()
         )
         module["signal"] = SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda *_: None)
-        for logger in _loggers_of_calls():
+        for logger in _LOGGERS_OF_CALLS:
             logger.addFilter(_is_of_no_interrupt)
         if self._is_ours:
             signal.signal(signal.SIGINT, self._interrupt)
@@ -338,7 +343,7 @@ class Interrupts:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._is_ours:
             signal.signal(signal.SIGINT, self._handler)
-        for logger in _loggers_of_calls():
+        for logger in _LOGGERS_OF_CALLS:
             logger.removeFilter(_is_of_no_interrupt)
         vars(pyspark.core.context)["signal"] = self._signal
         if self.have_come and kind is not None:
@@ -354,14 +359,6 @@ class Interrupts:
         is_second, self.have_come = self.have_come, True
         if is_second or self._are_let_in:
             raise KeyboardInterrupt
-
-
-def _loggers_of_calls() -> tuple[logging.Logger, logging.Logger]:
-    """Return what py4j logs with that a call is broken off, and that Java has closed the call's connection already.
-
-    py4j asks Java to close it by each connection that is idle, and then by itself.
-    """
-    return logging.getLogger(), logging.getLogger("py4j.clientserver")
 
 
 def _is_of_no_interrupt(record: logging.LogRecord) -> bool:
